@@ -11,8 +11,7 @@ from retinue.domain.agent import Agent, AgentDefinition, PathPatterns
 from retinue.domain.approval import Answer, Approval, ApprovalState, ToolAccess
 from retinue.domain.ceiling import FileAccess, OperatorPolicy
 from retinue.domain.clock import Clock
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.event import Event
 from retinue.domain.io_results import CommandResult, FileContent, FileEntry, WriteResult
 from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
@@ -220,16 +219,16 @@ class Transaction(Protocol):
         self,
         *,
         run: str | None = None,
-        by: str | None = None,
+        requester_run: str | None = None,
         session: str | None = None,
-        state: Sequence[Delivered] | None = None,
-        answers: bool | None = None,
-        uncleared: bool = False,
+        state: Sequence[DeliveryState] | None = None,
+        answers_call: bool | None = None,
+        with_session_to_delete: bool = False,
         limit: int | None = None,
     ) -> list[Delivery]:
         """Return matching deliveries, oldest first.
 
-        `uncleared` selects those whose temporary session has not been deleted yet.
+        `with_session_to_delete` selects those whose temporary session has not been deleted yet.
         """
         ...
 

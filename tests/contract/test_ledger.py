@@ -328,7 +328,7 @@ async def test_undelivered_work_is_a_live_child_a_pending_delivery_or_an_open_ap
         requester_run="above",
         session="session",
         created_at=NOW,
-        answers=False,
+        answers_call=False,
         text="Done.",
     )
     await ledger.write(lambda tx: tx.add_delivery(delivery))

@@ -177,8 +177,8 @@ INDEXED_QUERIES: list[Callable[[Transaction], object]] = [
     lambda tx: tx.count_runs(Status.RUNNING, requester="x"),
     lambda tx: tx.count_runs(root="x"),
     lambda tx: tx.find_deliveries(run="x"),
-    lambda tx: tx.find_deliveries(session="x", state=[DeliveryState.PENDING], answers=False),
-    lambda tx: tx.find_deliveries(by="x", state=[DeliveryState.PENDING], answers=True),
+    lambda tx: tx.find_deliveries(session="x", state=[DeliveryState.PENDING], answers_call=False),
+    lambda tx: tx.find_deliveries(requester_run="x", state=[DeliveryState.PENDING], answers_call=True),
     lambda tx: tx.find_approvals(run="x", state=[ApprovalState.PENDING]),
     lambda tx: tx.has_undelivered_work("x", "x"),
     lambda tx: tx.find_approvals(state=[ApprovalState.PENDING]),
@@ -213,7 +213,7 @@ async def test_every_query_uses_an_index(tmp_path: Path):
     assert table_accesses(path, lambda tx: tx.find_runs(limit=3)) == [
         "SCAN runs USING INDEX runs_by_creation"
     ]
-    assert table_accesses(path, lambda tx: tx.find_deliveries(uncleared=True)) == [
+    assert table_accesses(path, lambda tx: tx.find_deliveries(with_session_to_delete=True)) == [
         "SCAN deliveries USING INDEX deliveries_uncleared"
     ]
 

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from plan import Plan
 
 from retinue.domain.approval import Approval, ApprovalState
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import ALLOWED_TRANSITIONS, Run, Status, WaitReason
 from retinue.domain.transcript import Entry, Notice, ToolCall, ToolResult, unanswered_calls
 from retinue.interfaces import Transaction
@@ -106,7 +105,7 @@ class Quiet:
             state = f"{run.status} {run.waiting_for or ''}{' aside' * run.is_suspended}{' awaited' * run.is_awaited}"
             yield f"run {run.id} {run.request.entry_point} of {run.request.parent_run} in {run.session_id}: {state} {run.owner_id}"
         for each in self.deliveries:
-            yield f"delivery {each.id} of {each.run} to {each.requester_run}: {each.state} answers={each.answers} {each.taken_by}"
+            yield f"delivery {each.id} of {each.run} to {each.requester_run}: {each.state} answers={each.answers_call} {each.taken_by}"
 
     def _may_live(self, run: Run, above: tuple[str, ...] = ()) -> bool:
         """It waits for a person, or for one who does. Those that wait for each other wait until their clocks say so."""
@@ -136,19 +135,21 @@ class Quiet:
     def _settled(self, delivery: Delivery) -> Iterable[str]:
         asker, ended = self.runs[delivery.requester_run], self.runs[delivery.run]
         what = f"delivery {delivery.id} of run {ended.id} ({ended.status}, {ended.request.entry_point}) to {asker.id} ({asker.status})"
-        if delivery.state is Delivered.DISCARDED:
-            if asker.status is not Status.CANCELLED and not (delivery.answers and asker.status.is_final):
+        if delivery.state is DeliveryState.DISCARDED:
+            if asker.status is not Status.CANCELLED and not (delivery.answers_call and asker.status.is_final):
                 yield f"{what} was discarded"
-        elif delivery.state is Delivered.PENDING:
+        elif delivery.state is DeliveryState.PENDING:
             if not self._may_pend(delivery, asker):
-                yield f"{what} was never heard (answers: {delivery.answers})"
-        elif delivery.state is Delivered.FAILED:
+                yield f"{what} was never heard (answers: {delivery.answers_call})"
+        elif delivery.state is DeliveryState.FAILED:
             if not self._may_fail(delivery):
                 yield f"{what} counts as failed"
         elif delivery.session in self.talks:
             yield from self._heard(delivery, asker, ended, what)
         unneeded = (
-            not delivery.keep_session and delivery.state is not Delivered.PENDING and not delivery.cleared
+            not delivery.keep_session
+            and delivery.state is not DeliveryState.PENDING
+            and not delivery.is_session_deleted
         )
         if unneeded and ended.session_id in self.talks:
             yield f"{what}: its session was not to be kept and is still there"
@@ -157,7 +158,7 @@ class Quiet:
         """Nobody is left to hear it, or somebody still will, or a person stopped whoever would have."""
         if delivery.session not in self.talks:
             return True
-        if delivery.answers:
+        if delivery.answers_call:
             return asker.status.is_live
         here = [run for run in self.runs.values() if run.session_id == delivery.session]
         return any(run.status.is_live or run.status is Status.CANCELLED for run in here)
@@ -169,7 +170,7 @@ class Quiet:
 
     def _heard(self, delivery: Delivery, asker: Run, ended: Run, what: str) -> Iterable[str]:
         entries = self.talks[delivery.session]
-        if delivery.answers:
+        if delivery.answers_call:
             found = [
                 each for each in entries if isinstance(each, ToolResult) and each.call_id == delivery.taken_by
             ]
@@ -209,7 +210,9 @@ class Quiet:
             if count > 1:
                 yield f"call {call} of session {session} has {count} results"
         known = {
-            each.id for each in self.deliveries if each.state is Delivered.DELIVERED and not each.answers
+            each.id
+            for each in self.deliveries
+            if each.state is DeliveryState.DELIVERED and not each.answers_call
         }
         for each in entries:
             if isinstance(each, Notice) and each.topic == "announcement" and each.id not in known:

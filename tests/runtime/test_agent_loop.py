@@ -260,7 +260,7 @@ async def test_a_task_typed_into_the_file_is_not_appended_again(runtime: Runtime
         path = Path(first.transcript_path)
         path.write_text(path.read_text() + "Typed by hand.\n")
         session = await process.store.find(first.session_id)
-        second = await process.run("Typed by hand.", session=session, typed=True)
+        second = await process.run("Typed by hand.", session=session, is_typed=True)
         assert second.text == "Two."
         assert path.read_text().count("Typed by hand.") == 1
         assert entry_texts(process.request_entries(1)) == ["Begin.", "One.", "Typed by hand."]

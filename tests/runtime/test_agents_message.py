@@ -12,7 +12,7 @@ from gates import make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 from transcript_entries import entry_texts
 
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import DeliveryState
 from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.system_prompt import SUBAGENT_PREAMBLE
 from retinue.domain.transcript import Message, ToolCall
@@ -490,5 +490,5 @@ async def test_a_response_for_a_deleted_session_is_marked_as_failed(runtime: Run
         assert (caller.status, woken.status) == (Status.FAILED, Status.FAILED)
         assert len(process.provider.requests) == 4
         (delivery,) = await process.deliveries()
-        assert delivery.state is Delivered.FAILED
+        assert delivery.state is DeliveryState.FAILED
         assert process.crashes == []

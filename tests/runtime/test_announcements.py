@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, wait_until
 from transcript_entries import delimited_text
 
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import DeliveryState
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Status, WaitReason
 from retinue.domain.session import NewSession, Session
@@ -53,7 +53,7 @@ async def test_a_run_is_suspended_until_its_worker_reports_and_then_replies_agai
         assert re.fullmatch(r"agent:main:subagent:[0-9a-f-]{36}", child.session_key)
         assert await process.announcements(run) == ["[Subagent: xfs] Complete.\n\nXFS came in 1993."]
         (delivery,) = await process.deliveries()
-        assert (delivery.state, delivery.answers) == (Delivered.DELIVERED, False)
+        assert (delivery.state, delivery.answers_call) == (DeliveryState.DELIVERED, False)
         assert delivery.taken_by == delivery.id
 
 
@@ -237,7 +237,7 @@ async def test_a_temporary_session_is_deleted_only_after_its_result_is_delivered
         assert len(await process.announcements(run)) == 1
         assert (await process.reload(child)).text == "Found."
         (delivery,) = await process.deliveries()
-        assert delivery.cleared
+        assert delivery.is_session_deleted
 
 
 async def test_a_childs_text_is_quoted_between_delimiters_that_it_cannot_guess(runtime: RuntimeFixture):
@@ -294,7 +294,7 @@ async def test_cancelling_a_requester_cancels_its_workers_and_wakes_no_run(runti
         await process.cancel(run)
         runs = await process.wait_until_idle()
         assert [(each.status, each.reason) for each in runs] == [(Status.CANCELLED, Reason.USER_CANCEL)] * 2
-        assert [each.state for each in await process.deliveries()] == [Delivered.DISCARDED]
+        assert [each.state for each in await process.deliveries()] == [DeliveryState.DISCARDED]
 
 
 async def test_cancelling_a_worker_is_announced_to_the_requester(runtime: RuntimeFixture):
@@ -408,7 +408,7 @@ async def test_a_result_for_an_unloadable_session_is_tried_once_and_marked_as_fa
         _, child, woken = await process.wait_until_idle()
         assert (woken.status, child.text) == (Status.FAILED, "Found.")
         (delivery,) = await process.deliveries()
-        assert (delivery.state, delivery.attempts) == (Delivered.FAILED, 1)
+        assert (delivery.state, delivery.attempts) == (DeliveryState.FAILED, 1)
 
 
 async def test_an_empty_reply_to_a_message_is_not_announced_and_does_not_block_the_sender(
@@ -431,7 +431,7 @@ async def test_an_empty_reply_to_a_message_is_not_announced_and_does_not_block_t
         await finish_run(replace(child, text=""), Status.DONE, process.context)
         await process.worker.wait(run.id)
         assert (await process.reload(run)).status is Status.DONE
-        assert [each.state for each in await process.deliveries()] == [Delivered.DISCARDED]
+        assert [each.state for each in await process.deliveries()] == [DeliveryState.DISCARDED]
         assert await process.announcements(run) == []
         gate.set()
 

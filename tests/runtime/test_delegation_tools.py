@@ -12,7 +12,7 @@ from runtime_fixture import RuntimeFixture
 
 from retinue.agents.definition_file import parse_preset
 from retinue.domain.ceiling import OperatorPolicy
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import DeliveryState
 from retinue.domain.limits import Limits
 from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Run, Status
@@ -55,7 +55,7 @@ async def test_every_background_call_is_announced_in_the_same_way(runtime: Runti
         )
         notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
         assert (len(notices), "Found, and here it is." in notices[0].text) == (1, True)
-        assert [each.state for each in await process.deliveries()] == [Delivered.DELIVERED]
+        assert [each.state for each in await process.deliveries()] == [DeliveryState.DELIVERED]
         last_request = process.provider.requests[-1].request
         assert (last_request.model.full_name, "I am the one who asked." in last_request.system) == (
             "scripted:mine",

@@ -7,8 +7,7 @@ import pytest
 from failing_disk import FailingDisk, FailingStore, failing_ledger, restart_worker_with
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Notice, ToolResult
 from retinue.errors import DiskError
@@ -96,6 +95,6 @@ async def test_a_parent_that_ends_has_received_its_childs_result_whichever_ledge
         run = await process.submit("Go.", session=session)
         runs, deliveries = await wait_until_all_ended(process)
         if (await process.reload(run)).status is Status.DONE and len(runs) > 1:
-            assert [each.state for each in deliveries] == [Delivered.DELIVERED]
+            assert [each.state for each in deliveries] == [DeliveryState.DELIVERED]
             received = [each for each in await process.entries(run) if isinstance(each, ToolResult | Notice)]
             assert sum("1993" in each.text for each in received) == 1

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 import retinue
 from retinue.app.repair import NEW_LEDGER_ADVICE
 from retinue.config.load import Config, load_config
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import ToolResult
 from retinue.errors import Unreadable
@@ -67,7 +66,7 @@ async def posted(app: retinue.App, of: Run, by: Run, **facts: Any) -> Delivery:
         run=of.id,
         requester_run=by.id,
         session=by.session_id,
-        answers=False,
+        answers_call=False,
         text="told",
         keep_session=True,
         created_at=app.context.clock.now(),
@@ -77,8 +76,8 @@ async def posted(app: retinue.App, of: Run, by: Run, **facts: Any) -> Delivery:
     return delivery
 
 
-async def state(app: retinue.App, delivery: Delivery) -> Delivered:
-    def step(tx: Transaction) -> Delivered:
+async def state(app: retinue.App, delivery: Delivery) -> DeliveryState:
+    def step(tx: Transaction) -> DeliveryState:
         found = tx.get_delivery(delivery.id)
         assert found is not None
         return found.state
@@ -123,13 +122,13 @@ async def test_a_result_that_waits_for_nobody_is_told_to_a_person_and_stays(app:
     asker = await app.run("Hello.", workspace=tmp_path)
     child = await app.run("Look.", workspace=tmp_path)
     other = await app.run("Look again.", workspace=tmp_path)
-    to_a_call = await posted(app, child, asker, answers=True)
+    to_a_call = await posted(app, child, asker, answers_call=True)
     to_no_session = await posted(app, other, asker, session="gone")
     assert len(await told(app, "warn")) == 2
-    assert await state(app, to_a_call) is Delivered.PENDING
+    assert await state(app, to_a_call) is DeliveryState.PENDING
     mended = await told(app, "mended", repair=True)
     assert [child.id in mended[0], other.id in mended[1]] == [True, True]
-    assert await state(app, to_a_call) is await state(app, to_no_session) is Delivered.FAILED
+    assert await state(app, to_a_call) is await state(app, to_no_session) is DeliveryState.FAILED
     assert await told(app, "warn") == []
     assert (await app.runs.find(child.id)).text == "One."
 
@@ -141,16 +140,16 @@ async def test_a_result_that_the_next_message_will_bring_is_told_and_left(app: r
     for repair in (False, True):
         [what] = await told(app, "warn", repair=repair)
         assert f"the result of run {child.id} is not delivered yet: session {asker.session_id}" in what
-    assert await state(app, delivery) is Delivered.PENDING
+    assert await state(app, delivery) is DeliveryState.PENDING
     await app.run("And now?", session=asker.session_id)
-    assert await state(app, delivery) is Delivered.DELIVERED
+    assert await state(app, delivery) is DeliveryState.DELIVERED
 
 
 async def test_sessions_that_were_not_to_be_kept_are_put_aside_on_request(app: retinue.App, tmp_path: Path):
     """Shows: P18."""
     asker = await app.run("Hello.", workspace=tmp_path)
     child = await app.run("Look.", workspace=tmp_path)
-    await posted(app, child, asker, keep=False, state=Delivered.DELIVERED)
+    await posted(app, child, asker, keep=False, state=DeliveryState.DELIVERED)
     assert await told(app, "warn") == ["1 temporary sessions were not deleted"]
     assert await told(app, "mended", repair=True) == ["1 temporary sessions were deleted"]
     assert [each.id for each in await app.sessions.list()] == [asker.session_id]

@@ -10,8 +10,7 @@ from gates import make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.model_turn import Reply, ReplyDelta, Request
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Run, Status
@@ -84,7 +83,7 @@ class Slow:
 
     async def _posted(self) -> bool:
         def step(tx: Transaction) -> list[Delivery]:
-            return tx.find_deliveries(state=[Delivered.PENDING])
+            return tx.find_deliveries(state=[DeliveryState.PENDING])
 
         return len(await self.ledger.read(step)) >= self.ends
 
@@ -175,7 +174,7 @@ async def test_what_was_drained_is_not_announced_again(runtime: RuntimeFixture):
         assert not any(isinstance(each, Notice) for each in await process.entries(run))
         (delivery,) = await outbox(process)
         (_, taken, _) = await process.tool_results(run)
-        assert (delivery.state, delivery.taken_by) == (Delivered.DELIVERED, taken.call_id)
+        assert (delivery.state, delivery.taken_by) == (DeliveryState.DELIVERED, taken.call_id)
         assert [event.kind for event in process.events if event.kind.startswith("announcement")] == []
         assert (await process.reload(run)).text == "Done."
 
@@ -224,17 +223,17 @@ async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(runti
         run = await process.submit("Go.", agent="main")
 
         async def ended() -> bool:
-            return any(each.state is Delivered.PENDING for each in await outbox(process))
+            return any(each.state is DeliveryState.PENDING for each in await outbox(process))
 
         await soon(ended)
         session = await process.store.find(run.session_id)
-        assert await drain_inbox(session.id, process.context, by="another", limit=9) == []
+        assert await drain_inbox(session.id, process.context, receiver="another", limit=9) == []
         gate.set()
         await quiet(process)
         said = " ".join(each.text for each in await process.tool_results(run))
         assert "First." in said
         assert "Second." in said
-        assert {each.state for each in await outbox(process)} == {Delivered.DELIVERED}
+        assert {each.state for each in await outbox(process)} == {DeliveryState.DELIVERED}
 
 
 async def test_more_results_than_one_answer_holds_are_taken_in_part_and_the_others_announced(
@@ -260,4 +259,4 @@ async def test_more_results_than_one_answer_holds_are_taken_in_part_and_the_othe
         assert all("characters omitted" in row["summary"] for row in rows)
         notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
         assert len(notices) == many - most
-        assert {each.state for each in await outbox(process)} == {Delivered.DELIVERED}
+        assert {each.state for each in await outbox(process)} == {DeliveryState.DELIVERED}

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.app.composition import scheduler_callbacks
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.model_turn import Reply, ReplyDelta, Request
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import Message, Notice
@@ -115,7 +114,7 @@ async def test_what_comes_during_a_turn_that_then_fails_is_heard_by_one_that_is_
         asked, _, woken = await quiet(process)
         assert (asked.status, woken.status, woken.text) == (Status.FAILED, Status.DONE, "Heard after all.")
         (delivery,) = await outbox(process)
-        assert (delivery.id, delivery.state) == (posted[0].id, Delivered.DELIVERED)
+        assert (delivery.id, delivery.state) == (posted[0].id, DeliveryState.DELIVERED)
         told = [each.id for each in await process.entries(run) if isinstance(each, Notice)]
         assert told == [delivery.id]
 
@@ -226,7 +225,7 @@ async def test_what_a_call_had_taken_when_its_process_died_is_announced_if_someb
             return tx.find_deliveries()
 
         (delivery,) = await process.context.ledger.read(left)
-        assert (delivery.state, delivery.answers) == (Delivered.DELIVERED, False)
+        assert (delivery.state, delivery.answers_call) == (DeliveryState.DELIVERED, False)
 
 
 async def test_what_stands_in_the_file_of_a_run_that_is_cancelled_after_its_process_died_was_heard(
@@ -265,7 +264,7 @@ async def test_what_stands_in_the_file_of_a_run_that_is_cancelled_after_its_proc
     async with runtime.open() as process:
         await run_control.cancel_run(run.id, process.context, is_alive=lambda _: False)
 
-        def left(tx: Transaction) -> list[Delivered]:
+        def left(tx: Transaction) -> list[DeliveryState]:
             return [each.state for each in tx.find_deliveries()]
 
-        assert await process.context.ledger.read(left) == [Delivered.DELIVERED]
+        assert await process.context.ledger.read(left) == [DeliveryState.DELIVERED]

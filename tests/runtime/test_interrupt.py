@@ -323,7 +323,7 @@ async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_the
         assert {(each.status, each.reason, each.text) for each in workers} == {(*ENDED, "I was looking.")}
 
         def told(tx: Transaction) -> list[str]:
-            return [str(each.state) for each in tx.find_deliveries(by=run.id)]
+            return [str(each.state) for each in tx.find_deliveries(requester_run=run.id)]
 
         assert await process.context.ledger.read(told) == ["delivered", "delivered"]
         last = "".join(entry.text for entry in process.request_entries(-1) if isinstance(entry, Notice))

@@ -55,7 +55,7 @@ async def test_the_summary_of_a_blocking_subtask_is_the_tool_result(runtime: Run
         )
         assert Path(child.transcript_path).parent.parent.parent == Path(run.transcript_path).parent
         (delivery,) = await process.deliveries()
-        assert (delivery.state, delivery.answers) == (DeliveryState.DELIVERED, True)
+        assert (delivery.state, delivery.answers_call) == (DeliveryState.DELIVERED, True)
 
 
 async def test_a_background_subtask_returns_at_once_and_is_announced_when_it_ends(

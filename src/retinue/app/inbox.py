@@ -7,13 +7,13 @@ from retinue.app.context import AppContext
 from retinue.app.references import find_session
 from retinue.domain.delivery import (
     Delivery,
+    DeliveryState,
     delimited_block,
     escape_role_markers,
     failure_summary,
     report_text,
     run_inbox_row,
 )
-from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.event import Event
 from retinue.domain.run import LIVE_STATUSES, Run, Status, iso_timestamp_seconds
 from retinue.domain.session import Session
@@ -48,7 +48,7 @@ class InboxService:
         """Return the number of undelivered results and open interjections."""
 
         def step(tx: Transaction) -> int:
-            results = tx.find_deliveries(state=[Delivered.PENDING], answers=False)
+            results = tx.find_deliveries(state=[DeliveryState.PENDING], answers_call=False)
             return len(results) + len(tx.find_interjections(open_=True))
 
         return await self._context.ledger.read(step)
@@ -67,9 +67,11 @@ class InboxService:
         """
         session_id = await self._session_id(session)
         pending = await self._context.ledger.read(
-            lambda tx: tx.find_deliveries(session=session_id, state=[Delivered.PENDING], answers=False)
+            lambda tx: tx.find_deliveries(
+                session=session_id, state=[DeliveryState.PENDING], answers_call=False
+            )
         )
-        await mark_delivered(pending, self._context.runtime, by=PERSON)
+        await mark_delivered(pending, self._context.runtime, receiver=PERSON)
 
         def step(tx: Transaction) -> list[InboxRow]:
             current = [tx.get_delivery(each.id) or each for each in pending]
@@ -106,7 +108,7 @@ class InboxService:
             return await self._promote_interjection(interjection)
         delivery, run = await context.ledger.read(lambda tx: _find_promotable(ref, tx))
         session = await context.store.find(delivery.session)
-        is_pending = delivery.state is Delivered.PENDING and not delivery.answers
+        is_pending = delivery.state is DeliveryState.PENDING and not delivery.answers_call
         message = Message(
             id=delivery.id if is_pending else f"{delivery.id}{PROMOTED_SUFFIX}",
             role="user",
@@ -116,7 +118,7 @@ class InboxService:
         )
         existing_entry = await self._append_once(message, session, source_id=delivery.id)
         if is_pending:
-            await mark_delivered([delivery], context.runtime, by=message.id)
+            await mark_delivered([delivery], context.runtime, receiver=message.id)
         self._emit_file_changed(session)
         outcome = {"entry": existing_entry or message.id, "already_promoted": existing_entry is not None}
         return await context.ledger.read(
@@ -183,7 +185,9 @@ class InboxService:
 
         def step(tx: Transaction) -> list[InboxRow]:
             delivered = [
-                each for each in tx.find_deliveries(session=session_id) if each.state is not Delivered.PENDING
+                each
+                for each in tx.find_deliveries(session=session_id)
+                if each.state is not DeliveryState.PENDING
             ]
             run_rows = [
                 *_open_rows(session_id, tx),
@@ -209,7 +213,7 @@ def _open_rows(session: str | None, tx: Transaction) -> list[RunDelivery]:
     live = [run for run in tx.find_runs(status=LIVE_STATUSES) if run.request.parent_run is not None]
     return [
         *((run, None) for run in live),
-        *pair_with_runs(tx.find_deliveries(state=[Delivered.PENDING]), tx),
+        *pair_with_runs(tx.find_deliveries(state=[DeliveryState.PENDING]), tx),
     ]
 
 

@@ -25,8 +25,7 @@ from retinue.app.log_file import append_log_line
 from retinue.app.run_queries import interrupted_runs
 from retinue.app.runs import RunService
 from retinue.app.worktree_cleanup import occupied_folders
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import CreatedRun, Session
 from retinue.errors import NotFound, RetinueError, SessionLocked, Unreadable
@@ -195,7 +194,7 @@ class RepairService:
         return [
             *await self._runs_without_session(runs),
             *await self._undeliverable_results(sessions, runs),
-            *await self._uncleared_sessions(),
+            *await self._undeleted_temporary_sessions(),
             *self._leftover_folders({each.id for each in sessions}),
             *self._kept_ledgers(),
         ]
@@ -224,10 +223,12 @@ class RepairService:
         session_ids, run_by_id = {each.id for each in sessions}, {run.id: run for run in runs}
         busy_sessions = {run.session_id for run in runs if run.status.is_live}
         found: list[Problem] = []
-        for each in await self._context.ledger.read(lambda tx: tx.find_deliveries(state=[Delivered.PENDING])):
+        for each in await self._context.ledger.read(
+            lambda tx: tx.find_deliveries(state=[DeliveryState.PENDING])
+        ):
             requester = run_by_id.get(each.requester_run)
             has_ended = requester is None or requester.status.is_final
-            if each.session not in session_ids or (each.answers and has_ended):
+            if each.session not in session_ids or (each.answers_call and has_ended):
                 message = f"the result of run {each.run} cannot be delivered: run {each.requester_run}, which requested it, has ended"
                 found.append(Problem(message=message, repair=lambda each=each: self._fail_delivery(each)))
             elif has_ended and each.session not in busy_sessions:
@@ -239,22 +240,28 @@ class RepairService:
     async def _fail_delivery(self, delivery: Delivery) -> str:
         def step(tx: Transaction) -> None:
             current = tx.get_delivery(delivery.id) or delivery
-            if current.state is Delivered.PENDING:
-                tx.update_delivery(replace(current, state=Delivered.FAILED, attempts=current.attempts + 1))
+            if current.state is DeliveryState.PENDING:
+                tx.update_delivery(
+                    replace(current, state=DeliveryState.FAILED, attempts=current.attempts + 1)
+                )
 
         await self._context.ledger.write(step)
         return f"the result of run {delivery.run} is no longer waiting for delivery; see `retinue runs show {delivery.run}`"
 
-    async def _uncleared_sessions(self) -> list[Problem]:
+    async def _undeleted_temporary_sessions(self) -> list[Problem]:
         """Find temporary sessions that a crash left behind after their results were delivered."""
 
         async def clear_sessions() -> str:
             await delete_temporary_sessions(replace(self._context.runtime, worker=IdleWorker()))
-            remaining = len(await self._context.ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
+            remaining = len(
+                await self._context.ledger.read(lambda tx: tx.find_deliveries(with_session_to_delete=True))
+            )
             suffix = f"; {remaining} cannot be deleted yet" if remaining else ""
             return f"{count - remaining} temporary sessions were deleted{suffix}"
 
-        count = len(await self._context.ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
+        count = len(
+            await self._context.ledger.read(lambda tx: tx.find_deliveries(with_session_to_delete=True))
+        )
         message = f"{count} temporary sessions were not deleted"
         return [Problem(message=message, repair=clear_sessions)] if count else []
 

@@ -18,8 +18,7 @@ from retinue.app.session_status import IDLE, SessionStatus, session_status
 from retinue.config.load import load_config
 from retinue.domain.agent import PathPatterns
 from retinue.domain.approval import Approval, ApprovalState, approval_as_json
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.redaction import Redactor, StreamRedactor
 from retinue.domain.run import LIVE_STATUSES, Run
 from retinue.domain.session import RESERVED_ATTRIBUTES, Session, matches_search, pinned_first, session_as_json
@@ -332,7 +331,7 @@ class StoredSessions:
 
         def step(tx: Transaction) -> tuple[list[Run], list[Delivery]]:
             live = [run for run in tx.find_runs(status=LIVE_STATUSES) if run.session_id in ids - {session.id}]
-            pending = tx.find_deliveries(state=[Delivered.PENDING], answers=False)
+            pending = tx.find_deliveries(state=[DeliveryState.PENDING], answers_call=False)
             outgoing = [each for each in pending if (run := tx.get_run(each.run)) and run.session_id in ids]
             return live, [each for each in pending if each.session in ids or each in outgoing]
 

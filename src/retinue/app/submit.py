@@ -61,7 +61,7 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
         key=options.key or f"once:{context.clock.new_uuid()}",
         agent=target.agent,
         task=text,
-        typed=is_typed,
+        is_typed=is_typed,
         session=target.id if is_existing else None,
         entry_point=options.entry_point,
         label=options.label,

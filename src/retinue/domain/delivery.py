@@ -25,7 +25,12 @@ class DeliveryState(StrEnum):
     """The receiver no longer exists; the result remains in the run's record."""
 
 
-_STORED_NAMES = {"requester_run": "by", "keep_session": "keep"}
+_STORED_NAMES = {
+    "requester_run": "by",
+    "keep_session": "keep",
+    "answers_call": "answers",
+    "is_session_deleted": "cleared",
+}
 """Field → its name in stored JSON, where the two differ."""
 
 
@@ -40,7 +45,7 @@ class Delivery(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     """The run that requested it."""
     session: str
     """The session that receives the result."""
-    answers: bool
+    answers_call: bool
     """An open tool call receives the result; otherwise it is announced."""
     text: str = ""
     """The announcement text, fixed when the run ended: header, delimiters and result."""
@@ -50,7 +55,7 @@ class Delivery(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     """The entry that received it: the id of a call or notice, or `person`."""
     keep_session: bool = True
     """Whether the run's session is kept after the delivery."""
-    cleared: bool = False
+    is_session_deleted: bool = False
     """The session that was not to be kept is in the trash."""
     created_at: datetime
     delivered_at: datetime | None = None
@@ -81,7 +86,7 @@ class Delivery(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         This also holds if a call had taken the delivery but was answered in another way first.
         """
         return replace(
-            self, answers=False, text=text, state=DeliveryState.PENDING, taken_by="", delivered_at=None
+            self, answers_call=False, text=text, state=DeliveryState.PENDING, taken_by="", delivered_at=None
         )
 
 

@@ -114,7 +114,12 @@ CALL_KEY_PREFIX = "call:"
 """Prefix of the key of a run that was requested by a tool call."""
 
 
-_STORED_NAMES = {"entry_point": "door", "keep_session": "keep"}
+_STORED_NAMES = {
+    "entry_point": "door",
+    "keep_session": "keep",
+    "is_typed": "typed",
+    "announce_if_busy": "unless_busy",
+}
 """Field → its name in stored JSON, where the two differ."""
 
 
@@ -126,7 +131,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_
     agent: str
     task: str | None
     """None only until the task is known; the ledger row always has the text."""
-    typed: bool = False
+    is_typed: bool = False
     """The task is already in the session's file, typed there by a person."""
     session: str | None = None
     """The id of the session, if it exists already."""
@@ -145,7 +150,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_
     """A tool call of the parent run stays open until this run has ended, and returns its result."""
     wait_until: datetime | None = None
     """Time limit of that call; afterwards the result is announced."""
-    unless_busy: bool = False
+    announce_if_busy: bool = False
     """Do not let the call wait behind another run of the session; announce the result instead."""
     keep_session: bool = True
     """Whether the session is kept after the result was delivered."""

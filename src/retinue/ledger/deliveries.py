@@ -32,7 +32,11 @@ def decode_delivery(text: str) -> Delivery:
 
 def has_removable_session(delivery: Delivery) -> bool:
     """Return whether the delivery's session is temporary, no longer needed and not deleted yet."""
-    return not delivery.keep_session and not delivery.cleared and delivery.state is not DeliveryState.PENDING
+    return (
+        not delivery.keep_session
+        and not delivery.is_session_deleted
+        and delivery.state is not DeliveryState.PENDING
+    )
 
 
 def insert_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
@@ -42,7 +46,7 @@ def insert_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
         delivery.requester_run,
         delivery.session,
         delivery.state.value,
-        int(delivery.answers),
+        int(delivery.answers_call),
         int(has_removable_session(delivery)),
         encode_delivery(delivery),
     )
@@ -60,7 +64,7 @@ def insert_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
 def update_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
     row = (
         delivery.state.value,
-        int(delivery.answers),
+        int(delivery.answers_call),
         int(has_removable_session(delivery)),
         encode_delivery(delivery),
         delivery.id,
@@ -84,19 +88,21 @@ def select_deliveries(  # noqa: PLR0913  (one filter each)
     connection: sqlite3.Connection,
     *,
     run: str | None = None,
-    by: str | None = None,
+    requester_run: str | None = None,
     session: str | None = None,
     state: Sequence[DeliveryState] | None = None,
-    answers: bool | None = None,
-    uncleared: bool = False,
+    answers_call: bool | None = None,
+    with_session_to_delete: bool = False,
     limit: int | None = None,
 ) -> list[Delivery]:
     """Return matching deliveries, oldest first (their ids sort by time)."""
     if limit is not None and limit <= 0:
         return []
-    values = (run, by, session)
+    values = (run, requester_run, session)
     is_given = tuple([each is not None for each in values])
-    sql = _select_statement(is_given, None if state is None else ",".join(state), answers, uncleared)
+    sql = _select_statement(
+        is_given, None if state is None else ",".join(state), answers_call, with_session_to_delete
+    )
     cursor = execute_statement(connection, sql, [each for each in values if each is not None])
     rows = cursor.fetchall() if limit is None else cursor.fetchmany(limit)
     cursor.close()
@@ -105,7 +111,7 @@ def select_deliveries(  # noqa: PLR0913  (one filter each)
 
 @cache
 def _select_statement(
-    is_given: tuple[bool, ...], state: str | None, answers: bool | None, uncleared: bool
+    is_given: tuple[bool, ...], state: str | None, answers_call: bool | None, with_session_to_delete: bool
 ) -> str:
     """Build the statement.
 
@@ -117,7 +123,7 @@ def _select_statement(
     if state is not None:
         states = ", ".join(f"'{DeliveryState(each).value}'" for each in state.split(",") if each)
         conditions.append(f"state IN ({states})")
-    conditions += [] if answers is None else [f"answers={int(answers)}"]
-    conditions += ["uncleared=1"] if uncleared else []
+    conditions += [] if answers_call is None else [f"answers={int(answers_call)}"]
+    conditions += ["uncleared=1"] if with_session_to_delete else []
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     return f"SELECT delivery FROM deliveries{where} ORDER BY id"  # noqa: S608  (constant text only)

@@ -9,7 +9,7 @@ from operator import itemgetter
 import msgspec
 
 from retinue.domain.approval import ApprovalState
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import DeliveryState
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
 from retinue.ledger import run_rows
@@ -42,7 +42,7 @@ _HAS_LIVE_CHILD = (
 )
 _HAS_AWAITED_CHILD = _HAS_LIVE_CHILD.replace("parent_run=?", "parent_run=? AND awaited=?")
 _HAS_UNDELIVERED_WORK = (
-    f"SELECT EXISTS ({_HAS_LIVE_CHILD}) OR EXISTS (SELECT 1 FROM deliveries WHERE session=? AND state='{Delivered.PENDING}')"  # noqa: S608  (the same)
+    f"SELECT EXISTS ({_HAS_LIVE_CHILD}) OR EXISTS (SELECT 1 FROM deliveries WHERE session=? AND state='{DeliveryState.PENDING}')"  # noqa: S608  (the same)
     f" OR EXISTS (SELECT 1 FROM approvals INDEXED BY approvals_by_run WHERE run=? AND state='{ApprovalState.PENDING}')"
 )
 _NEWEST_FIRST = " ORDER BY created_at DESC, id DESC"

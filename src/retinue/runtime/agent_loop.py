@@ -418,7 +418,7 @@ class AgentLoop:
             origin="" if run.request.requester == "person" else run.request.requester,
             run=run.id,
         )
-        if run.request.typed:
+        if run.request.is_typed:
             if conversation.typed_text().strip() and not run.turns:
                 await conversation.save_typed_text(task)
                 self.attempt.emit_saved(

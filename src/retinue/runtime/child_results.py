@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import DeliveryState
 from retinue.domain.run import Run
 from retinue.errors import NotFound
 from retinue.interfaces import Call, RuntimeContext, Transaction
@@ -45,8 +45,8 @@ async def take_child_result(run: Run, call: Call, context: RuntimeContext) -> Ru
 
 def _mark_result_taken(ended: Run, call: Call, tx: Transaction, context: RuntimeContext) -> None:
     """Mark the result as delivered to this call, and emit that once, however often the call is repeated."""
-    for each in tx.find_deliveries(run=ended.id, answers=True):
-        if each.state in (Delivered.PENDING, Delivered.DELIVERED):
+    for each in tx.find_deliveries(run=ended.id, answers_call=True):
+        if each.state in (DeliveryState.PENDING, DeliveryState.DELIVERED):
             delivered = each.mark_delivered(call.id, at=context.clock.now())
             if delivered is not each:
                 tx.update_delivery(delivered)

@@ -1,7 +1,6 @@
 """The inbox: delegated runs whose result a session has not received; a view on the deliveries."""
 
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import LIVE_STATUSES, Run
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.run_end import mark_delivered
@@ -16,7 +15,7 @@ def pending_inbox_rows(session: str, tx: Transaction) -> list[RunDelivery]:
         for each in tx.find_runs(session=session)
         for run in tx.find_runs(parent_run=each.id, status=LIVE_STATUSES)
     ]
-    deliveries = tx.find_deliveries(session=session, state=[Delivered.PENDING])
+    deliveries = tx.find_deliveries(session=session, state=[DeliveryState.PENDING])
     return [*((run, None) for run in sorted(live, key=lambda run: run.id)), *pair_with_runs(deliveries, tx)]
 
 
@@ -25,7 +24,9 @@ def pair_with_runs(deliveries: list[Delivery], tx: Transaction) -> list[RunDeliv
     return [(run, each) for each in deliveries if (run := tx.get_run(each.run)) is not None]
 
 
-async def drain_inbox(session: str, context: RuntimeContext, *, by: str, limit: int) -> list[RunDelivery]:
+async def drain_inbox(
+    session: str, context: RuntimeContext, *, receiver: str, limit: int
+) -> list[RunDelivery]:
     """Take pending results from the inbox, oldest first, so that they are not announced.
 
     A caller that repeats this after a crash gets the same results again. Results that an open call waits for
@@ -33,13 +34,15 @@ async def drain_inbox(session: str, context: RuntimeContext, *, by: str, limit: 
     """
 
     def pending(tx: Transaction) -> list[Delivery]:
-        return tx.find_deliveries(session=session, state=[Delivered.PENDING], answers=False, limit=limit)
+        return tx.find_deliveries(
+            session=session, state=[DeliveryState.PENDING], answers_call=False, limit=limit
+        )
 
     def taken_deliveries(tx: Transaction) -> list[RunDelivery]:
-        delivered = tx.find_deliveries(session=session, state=[Delivered.DELIVERED], answers=False)
-        return pair_with_runs([each for each in delivered if each.taken_by == by], tx)
+        delivered = tx.find_deliveries(session=session, state=[DeliveryState.DELIVERED], answers_call=False)
+        return pair_with_runs([each for each in delivered if each.taken_by == receiver], tx)
 
     if previous := await context.ledger.read(taken_deliveries):
         return previous
-    await mark_delivered(await context.ledger.read(pending), context, by=by)
+    await mark_delivered(await context.ledger.read(pending), context, receiver=receiver)
     return await context.ledger.read(taken_deliveries)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from retinue.domain.approval import Answer, Approval, ApprovalState
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import DeliveryState
 from retinue.domain.question import open_question
 from retinue.domain.rules import escape_glob, subtree_pattern
 from retinue.domain.run import LIVE_STATUSES, Reason, Run, Status, WaitReason, iso_timestamp_seconds
@@ -96,7 +96,9 @@ async def _mark_delivered_notices(run: Run, conversation: Conversation, context:
     """Mark announcements in the transcript as delivered, in case the process died before it did."""
     notice_ids = {entry.id for entry in conversation.entries if isinstance(entry, Notice)}
     deliveries = await context.ledger.read(
-        lambda tx: tx.find_deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False)
+        lambda tx: tx.find_deliveries(
+            session=run.session_id, state=[DeliveryState.PENDING], answers_call=False
+        )
     )
     if delivered := [each for each in deliveries if each.id in notice_ids]:
         await mark_delivered(delivered, context)

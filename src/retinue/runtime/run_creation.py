@@ -91,7 +91,7 @@ def create_wake_run(
         requesting_run.request,
         key=f"{WAKE_KEY_PREFIX}{delivery_id}",
         task="",
-        typed=False,
+        is_typed=False,
         source=WAKE_SOURCE,
         wait=False,
         wait_until=None,
@@ -124,7 +124,7 @@ def _insert_run(run: Run, tx: Transaction, context: RuntimeContext) -> tuple[Run
         if run.owner_id == context.owners.own_id
         else ClaimResult.NO_FREE_SLOT
     )
-    if claim_result is ClaimResult.SESSION_BUSY and run.request.unless_busy:
+    if claim_result is ClaimResult.SESSION_BUSY and run.request.announce_if_busy:
         run = replace(run, is_awaited=False)
     started = _start_run(run, context) if claim_result is ClaimResult.CLAIMED else run
     tx.add_run(started)
@@ -170,7 +170,7 @@ def _try_claim_slot(run: Run, tx: Transaction, context: RuntimeContext, *, is_ne
 
     Counting and claiming happen in the same transaction.
     """
-    if is_new and run.request.unless_busy and _is_session_busy(run, tx, context, is_new=True):
+    if is_new and run.request.announce_if_busy and _is_session_busy(run, tx, context, is_new=True):
         return ClaimResult.SESSION_BUSY
     if tx.count_runs(Status.RUNNING) >= context.limits.max_live:
         return ClaimResult.NO_FREE_SLOT

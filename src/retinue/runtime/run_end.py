@@ -8,8 +8,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
-from retinue.domain.delivery import Delivery, announcement_text
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState, announcement_text
 from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Reason, Run, Status, WaitReason
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction
@@ -131,7 +130,9 @@ def release_waiting_calls(
     arrived, so it is announced too.
     """
     for delivery in (
-        tx.find_deliveries(by=run.id, state=[Delivered.DELIVERED], answers=True) if answered_elsewhere else ()
+        tx.find_deliveries(requester_run=run.id, state=[DeliveryState.DELIVERED], answers_call=True)
+        if answered_elsewhere
+        else ()
     ):
         if delivery.taken_by in answered_elsewhere and (child := tx.get_run(delivery.run)) is not None:
             tx.update_delivery(
@@ -142,7 +143,7 @@ def release_waiting_calls(
     for child in runs_without_open_call(run, tx, open_call_ids=open_call_ids):
         if child.status.is_live:
             tx.update_run(replace(child, is_awaited=False))
-        for delivery in tx.find_deliveries(run=child.id, state=[Delivered.PENDING], answers=True):
+        for delivery in tx.find_deliveries(run=child.id, state=[DeliveryState.PENDING], answers_call=True):
             tx.update_delivery(
                 delivery.switch_to_announcement(
                     announcement_text(child, make_nonce(context), context.run_cost(child))
@@ -152,7 +153,7 @@ def release_waiting_calls(
 
 def runs_without_open_call(run: Run, tx: Transaction, *, open_call_ids: Collection[str]) -> list[Run]:
     """Return the children whose result belongs to a call of the run that is not in `open_call_ids`."""
-    deliveries = tx.find_deliveries(by=run.id, state=[Delivered.PENDING], answers=True)
+    deliveries = tx.find_deliveries(requester_run=run.id, state=[DeliveryState.PENDING], answers_call=True)
     ended_children = [found for each in deliveries if (found := tx.get_run(each.run)) is not None]
     children = [*tx.find_runs(parent_run=run.id, awaited=True, status=LIVE_STATUSES), *ended_children]
     key_prefixes = tuple(f"call:{run.id}/{call}" for call in open_call_ids)
@@ -180,7 +181,9 @@ def mark_finished(  # noqa: PLR0913  (one argument per fact about the end)
     if not no_pending_work:
         for approval in tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
             tx.update_approval(approval.void())
-        for delivery in tx.find_deliveries(by=run.id, state=[Delivered.PENDING], answers=True):
+        for delivery in tx.find_deliveries(
+            requester_run=run.id, state=[DeliveryState.PENDING], answers_call=True
+        ):
             tx.update_delivery(delivery.discard())
     tx.emit(
         make_event(
@@ -196,7 +199,7 @@ def mark_finished(  # noqa: PLR0913  (one argument per fact about the end)
     if ended.request.source == WAKE_SOURCE and status not in (Status.DONE, Status.CANCELLED):
         _fail_wake_delivery(ended, tx)
     if ended.request.parent_run is not None:
-        _deliver_result(ended, tx, context, to_wake, answers=run.is_awaited)
+        _deliver_result(ended, tx, context, to_wake, answers_call=run.is_awaited)
     elif ended.request.inbox:
         _deliver_to_inbox(ended, tx, context)
     if status not in (Status.DONE, Status.CANCELLED) and not no_pending_work:
@@ -227,12 +230,12 @@ def _fail_wake_delivery(ended: Run, tx: Transaction) -> None:
     It is not retried again; the inbox shows it to a person.
     """
     delivery = tx.get_delivery(ended.request.key.removeprefix(WAKE_KEY_PREFIX))
-    if delivery is not None and delivery.state is Delivered.PENDING:
-        tx.update_delivery(replace(delivery, state=Delivered.FAILED, attempts=delivery.attempts + 1))
+    if delivery is not None and delivery.state is DeliveryState.PENDING:
+        tx.update_delivery(replace(delivery, state=DeliveryState.FAILED, attempts=delivery.attempts + 1))
 
 
 def _deliver_result(
-    ended: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake, *, answers: bool
+    ended: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake, *, answers_call: bool
 ) -> None:
     """Create the run's one delivery, and wake the run that must receive it.
 
@@ -246,13 +249,13 @@ def _deliver_result(
         run=ended.id,
         requester_run=parent.id,
         session=parent.session_id,
-        answers=answers,
-        text="" if answers else announcement_text(ended, make_nonce(context), context.run_cost(ended)),
+        answers_call=answers_call,
+        text="" if answers_call else announcement_text(ended, make_nonce(context), context.run_cost(ended)),
         keep_session=ended.request.keep_session,
         created_at=context.clock.now(),
     )
-    empty_reply = not answers and _is_empty_reply(ended)
-    if empty_reply or parent.status is Status.CANCELLED or (answers and parent.status.is_final):
+    empty_reply = not answers_call and _is_empty_reply(ended)
+    if empty_reply or parent.status is Status.CANCELLED or (answers_call and parent.status.is_final):
         tx.add_delivery(delivery.discard())
         # There is nothing to deliver, but the parent may have been waiting only for this run.
         if parent.is_suspended and not _awaits_all_children(parent, tx):
@@ -260,7 +263,7 @@ def _deliver_result(
         return
     tx.add_delivery(delivery)
     tx.emit(make_event("announcement.posted", ended, context, delivery=delivery.id, to=parent.session_id))
-    if answers:
+    if answers_call:
         _wake_waiting_caller(parent, tx, context, to_wake)
     else:
         _wake_for_announcement(parent, delivery, tx, context, to_wake)
@@ -277,7 +280,7 @@ def _deliver_to_inbox(ended: Run, tx: Transaction, context: RuntimeContext) -> N
         run=ended.id,
         requester_run="",
         session=ended.request.inbox,
-        answers=False,
+        answers_call=False,
         text=announcement_text(ended, make_nonce(context), context.run_cost(ended)),
         created_at=at,
     )
@@ -347,7 +350,7 @@ def undelivered_announcements(run: Run, tx: Transaction, *, limit: int | None = 
     This includes announcements for other runs of the session that have ended and cannot read them any more.
     """
     found: list[Delivery] = []
-    for each in tx.find_deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False):
+    for each in tx.find_deliveries(session=run.session_id, state=[DeliveryState.PENDING], answers_call=False):
         requesting_run = None if each.requester_run == run.id else tx.get_run(each.requester_run)
         if requesting_run is None or requesting_run.status.is_final:
             found.append(each)
@@ -356,16 +359,16 @@ def undelivered_announcements(run: Run, tx: Transaction, *, limit: int | None = 
     return found
 
 
-async def mark_delivered(deliveries: list[Delivery], context: RuntimeContext, *, by: str = "") -> None:
+async def mark_delivered(deliveries: list[Delivery], context: RuntimeContext, *, receiver: str = "") -> None:
     """Mark deliveries as delivered once they are in the transcript, and delete temporary sessions."""
 
     def step(tx: Transaction) -> list[Delivery]:
         marked: list[Delivery] = []
         for each in deliveries:
             current = tx.get_delivery(each.id) or each
-            if current.state is not Delivered.PENDING:
+            if current.state is not DeliveryState.PENDING:
                 continue
-            delivered = current.mark_delivered(by or current.id, at=context.clock.now())
+            delivered = current.mark_delivered(receiver or current.id, at=context.clock.now())
             tx.update_delivery(delivered)
             if (run := tx.get_run(delivered.run)) is not None:
                 tx.emit(
@@ -385,12 +388,12 @@ async def delete_temporary_session(delivery: Delivery, context: RuntimeContext) 
 
     If that fails now, a later start retries it.
     """
-    if delivery.keep_session or delivery.cleared:
+    if delivery.keep_session or delivery.is_session_deleted:
         return
     run = await context.ledger.read(lambda tx: tx.get_run(delivery.run))
 
     def step(tx: Transaction) -> None:
-        tx.update_delivery(replace(tx.get_delivery(delivery.id) or delivery, cleared=True))
+        tx.update_delivery(replace(tx.get_delivery(delivery.id) or delivery, is_session_deleted=True))
         if run is not None:
             tx.emit(make_event("session.changed", run, context, change="deleted"))
 
@@ -403,7 +406,7 @@ async def delete_temporary_session(delivery: Delivery, context: RuntimeContext) 
 
 async def delete_temporary_sessions(context: RuntimeContext) -> None:
     """Delete the temporary sessions that a crash left behind."""
-    for each in await context.ledger.read(lambda tx: tx.find_deliveries(uncleared=True)):
+    for each in await context.ledger.read(lambda tx: tx.find_deliveries(with_session_to_delete=True)):
         await delete_temporary_session(each, context)
 
 

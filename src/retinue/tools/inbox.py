@@ -28,7 +28,9 @@ async def inbox(
     context = call.context
     if context is None:
         raise Failed("This tool requires a session.")
-    taken_rows = await drain_inbox(call.session.id, context, by=call.id, limit=MAX_ROWS) if drain else []
+    taken_rows = (
+        await drain_inbox(call.session.id, context, receiver=call.id, limit=MAX_ROWS) if drain else []
+    )
     pending = await context.ledger.read(lambda tx: pending_inbox_rows(call.session.id, tx))
     rows = [*pending[:MAX_ROWS], *taken_rows]
     max_chars = min(MAX_SUMMARY_CHARS, MAX_TOTAL_CHARS // max(1, len(rows)))

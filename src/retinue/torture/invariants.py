@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.domain.side_effect import SideEffect, SideEffectState
@@ -338,7 +337,7 @@ def _check_announcements(home: HomeContents, report: InvariantReport) -> None:
 def _delivery_violations(delivery: Delivery, run: Run, home: HomeContents) -> Iterable[str]:
     requester = home.runs.get(delivery.requester_run)
     requester_is_done = requester is not None and requester.status is Status.DONE
-    if delivery.state is not Delivered.DELIVERED:
+    if delivery.state is not DeliveryState.DELIVERED:
         if requester_is_done:
             yield f"the end of run {run.id} is {delivery.state}, and the one who asked is done"
         return
@@ -359,6 +358,6 @@ def _delivery_violations(delivery: Delivery, run: Run, home: HomeContents) -> It
 
 
 def _is_delivery_entry(entry: Entry, delivery: Delivery) -> bool:
-    if delivery.answers:
+    if delivery.answers_call:
         return isinstance(entry, ToolResult) and entry.call_id == delivery.taken_by
     return isinstance(entry, Notice) and entry.id == delivery.id

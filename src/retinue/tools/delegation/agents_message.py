@@ -134,7 +134,7 @@ async def _send_message(key: str, message: _MessageRequest, call: Call, context:
         source="subagent",
         wait=message.wait,
         wait_until=deadline if message.wait else None,
-        unless_busy=True,
+        announce_if_busy=True,
         ceilings=ceilings_for_child(
             await load_definition(call.session, context), call.session, context, run=call.run
         ),
@@ -257,7 +257,7 @@ async def message_result(
         accepted = {"mode": "async", "status": "queued" if queued else "started", **fields}
         return accepted | ({"messageId": run.id} if queued else {})
     if run.status.is_live or await context.ledger.read(
-        lambda tx: tx.find_deliveries(run=run.id, answers=False)
+        lambda tx: tx.find_deliveries(run=run.id, answers_call=False)
     ):
         return (
             {"mode": "sync"}
