@@ -1,4 +1,4 @@
-"""Damaged ledgers: they are detected, reported and moved aside, and never cause another error."""
+"""Damaged ledgers: they are detected, reported and renamed, and never cause another error."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ import pytest
 from ledger_file import change_ledger, write_runs
 
 from retinue.errors import DiskError, NotFound, SessionLocked, Unreadable
-from retinue.ledger.repair import damaged_copies, find_damage, find_page_damage, move_damaged_aside
+from retinue.ledger.repair import damaged_copies, find_damage, find_page_damage, rename_damaged_ledger
 from retinue.testing.ledgers import CREATED_AT, make_run, open_ledger
 
 
@@ -63,7 +63,7 @@ async def test_a_damaged_ledger_is_detected_and_moved_aside_and_a_new_one_works(
     damage_file(path, seed)
     damaged_content = path.read_bytes()
     assert find_damage(path)
-    moved_path = move_damaged_aside(path, now=CREATED_AT)
+    moved_path = rename_damaged_ledger(path, now=CREATED_AT)
     assert moved_path == tmp_path / "ledger.db.damaged-20261115T184207123456Z"
     assert moved_path.read_bytes() == damaged_content
     assert find_damage(path) is None
@@ -78,7 +78,7 @@ async def test_the_write_ahead_log_of_a_damaged_ledger_is_moved_with_it(tmp_path
         for file in tmp_path.iterdir():
             (tmp_path / f"copy-{file.name}").write_bytes(file.read_bytes())
     copy = tmp_path / "copy-ledger.db"
-    moved_path = move_damaged_aside(copy, now=CREATED_AT)
+    moved_path = rename_damaged_ledger(copy, now=CREATED_AT)
     async with open_ledger(copy) as ledger:
         assert await ledger.write(lambda tx: tx.find_runs()) == []
     async with open_ledger(moved_path) as ledger:
@@ -87,7 +87,7 @@ async def test_the_write_ahead_log_of_a_damaged_ledger_is_moved_with_it(tmp_path
 
 async def test_moving_a_missing_ledger_aside_is_an_error(tmp_path: Path):
     with pytest.raises(DiskError, match="the damaged ledger cannot be renamed"):
-        move_damaged_aside(tmp_path / "ledger.db", now=CREATED_AT)
+        rename_damaged_ledger(tmp_path / "ledger.db", now=CREATED_AT)
 
 
 async def test_an_empty_or_locked_ledger_is_not_damaged(tmp_path: Path):
@@ -171,11 +171,11 @@ async def test_a_ledger_that_another_process_has_open_is_not_moved_aside(tmp_pat
     assert reader.stdout is not None
     assert await reader.stdout.readline() == b"open\n"
     with pytest.raises(SessionLocked, match="another process has the damaged ledger open"):
-        move_damaged_aside(path, now=CREATED_AT)
+        rename_damaged_ledger(path, now=CREATED_AT)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["ledger.db", "ledger.db-shm", "ledger.db-wal"]
     await reader.communicate(b"\n")
     assert damaged_copies(path) == []
-    move_damaged_aside(path, now=CREATED_AT)
+    rename_damaged_ledger(path, now=CREATED_AT)
     assert damaged_copies(path) == [tmp_path / "ledger.db.damaged-20261115T184207123456Z"]
 
 
@@ -184,7 +184,7 @@ async def test_a_ledger_continues_with_a_new_file_after_releasing_the_old_one(tm
     async with open_ledger(path) as ledger:
         await ledger.write(lambda tx: tx.add_run(make_run("old")))
         await ledger.release_file()
-        move_damaged_aside(path, now=CREATED_AT)
+        rename_damaged_ledger(path, now=CREATED_AT)
         assert await ledger.read(lambda tx: tx.find_runs()) == []
         await ledger.write(lambda tx: tx.add_run(make_run("new")))
         assert [run.id for run in await ledger.read(lambda tx: tx.find_runs())] == ["new"]

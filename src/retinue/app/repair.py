@@ -30,7 +30,7 @@ from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import CreatedRun, Session
 from retinue.errors import NotFound, RetinueError, SessionLocked, Unreadable
 from retinue.interfaces import Transaction
-from retinue.ledger.repair import damaged_copies, find_page_damage, move_damaged_aside
+from retinue.ledger.repair import damaged_copies, find_page_damage, rename_damaged_ledger
 from retinue.runtime.run_end import delete_temporary_sessions, finish_run
 from retinue.sessions.trash import find_leftovers, remove_path
 from retinue.worker.process_lock import ProcessLock
@@ -162,7 +162,7 @@ class RepairService:
                 f"{self._context.ledger.path} is in use by other processes. End them first: {', '.join(others)}"
             )
         await self._context.ledger.release_file()
-        return move_damaged_aside(self._context.ledger.path, now=self._context.clock.now())
+        return rename_damaged_ledger(self._context.ledger.path, now=self._context.clock.now())
 
     def _other_owners(self) -> list[str]:
         """Return the other processes that work on runs in this home, according to their file locks."""

@@ -18,7 +18,7 @@ from retinue.ledger.database import (
 from retinue.ledger.transaction import SqliteTransaction
 
 DAMAGED_SUFFIX = "damaged-"
-"""Suffix, before the time, of the file name of a ledger that was moved aside."""
+"""Suffix, before the time, of the file name of a ledger that was renamed."""
 
 _COMPANION_SUFFIXES = ("-wal", "-shm", "-journal")
 _LOCK_START = 0x40000000
@@ -36,7 +36,7 @@ def find_page_damage(path: Path) -> str | None:
     return _check_database(path, lambda connection: _page_damage(connection, "quick_check"))
 
 
-def move_damaged_aside(path: Path, *, now: datetime) -> Path:
+def rename_damaged_ledger(path: Path, *, now: datetime) -> Path:
     """Rename the damaged file and its companions and return the new path.
 
     The next use starts an empty ledger. Nothing in this process may have the file open.
@@ -60,7 +60,7 @@ def move_damaged_aside(path: Path, *, now: datetime) -> Path:
 
 
 def damaged_copies(path: Path) -> list[Path]:
-    """Return the damaged ledgers that were moved aside here, oldest first."""
+    """Return the damaged ledgers that were renamed here, oldest first."""
     matches = sorted(path.parent.glob(f"{path.name}.{DAMAGED_SUFFIX}*"))
     return [each for each in matches if not each.name.endswith(_COMPANION_SUFFIXES)]
 

@@ -263,7 +263,7 @@ class RetryingStore:
 class RetryingConversationOpener:
     """Opens a conversation, and opens it anew if the disk was full.
 
-    Opening writes too: a tail cut short by a crash is moved aside first.
+    Opening writes too: an incomplete tail left by a crash is moved to another file first.
     """
 
     def __init__(
