@@ -52,7 +52,7 @@ class LiveConfig:
         """
         self._folder_stamp: FileStamp = None
         self._read_stamps()
-        self._bounds = operator_bounds(config)
+        self._operator_policy = operator_policy_from_config(config)
         self._prices = config.prices
 
     def prices(self) -> Prices:
@@ -63,7 +63,7 @@ class LiveConfig:
     def __call__(self) -> OperatorPolicy:
         if not self._is_unchanged():
             self._reload_if_changed()
-        return self._bounds
+        return self._operator_policy
 
     def _is_unchanged(self) -> bool:
         """Return True if nothing can have changed, by checking existing files and the folder only."""
@@ -87,7 +87,7 @@ class LiveConfig:
                 self._unreadable = False
                 self._warn(CONFIG_READABLE_AGAIN)
             self._prices = reloaded.prices
-            self._bounds = operator_bounds(
+            self._operator_policy = operator_policy_from_config(
                 replace(self._config, deny=reloaded.deny, ceiling=reloaded.ceiling)
             )
 
@@ -116,7 +116,7 @@ class LiveConfig:
 def _ignore_warning(_message: str) -> None: ...
 
 
-def operator_bounds(config: Config) -> OperatorPolicy:
+def operator_policy_from_config(config: Config) -> OperatorPolicy:
     """Return the operator's deny rules and ceiling, with Retinue's own folders closed to every agent."""
     return OperatorPolicy(
         deny_tools=config.deny.get("tools", ()),

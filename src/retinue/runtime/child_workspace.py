@@ -59,7 +59,7 @@ class ChildRights(Struct, frozen=True, kw_only=True):
     workspace: Workspace
     paths: PathPatterns
     ceilings: tuple[Ceiling, ...]
-    lifted: PathPatterns
+    user_grants: PathPatterns
 
 
 def apply_workspace_override(
@@ -187,7 +187,7 @@ async def compute_child_rights(agent: Agent, child: ChildSpec, context: RuntimeC
         workspace=workspace,
         paths=paths,
         ceilings=ceilings,
-        lifted=_lifted_paths(child, paths, workspace, worktree_patterns),
+        user_grants=_paths_beyond_ceilings(child, paths, workspace, worktree_patterns),
     )
 
 
@@ -264,7 +264,7 @@ def _read_patterns(child: ChildSpec, parent_agent: Agent, worktree_patterns: Glo
     return tuple(child.allowed_paths) or ("/**",)
 
 
-def _lifted_paths(
+def _paths_beyond_ceilings(
     child: ChildSpec, paths: PathPatterns, workspace: Workspace, worktree_patterns: Globs
 ) -> PathPatterns:
     """Return the paths that go beyond the ceilings.

@@ -29,8 +29,8 @@ LEAF_ATTRIBUTE = "leaf"
 """Session attribute: the session may start no agents."""
 
 
-PLAN_MEMO_KEY = "plan"
-"""Key under which a conversation's memo keeps the plan of its last run."""
+PLAN_CACHE_KEY = "plan"
+"""Key of the last run's plan in the conversation's provider cache."""
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class _PlanInputs(Struct, frozen=True, kw_only=True):
     agent: Agent
     model: Model
     scope_inputs: ScopeInputs
-    bounds: OperatorPolicy
+    operator_policy: OperatorPolicy
     skills: Sequence[Skill]
     tools: tuple[Tool, ...]
     level: SandboxLevel
@@ -65,7 +65,7 @@ class _CachedPlan(Struct, frozen=True, kw_only=True):
 
 
 async def build_run_plan(
-    run: Run, session: Session, context: RuntimeContext, memo: dict[str, Any]
+    run: Run, session: Session, context: RuntimeContext, provider_cache: dict[str, Any]
 ) -> RunPlan:
     """Build a run's plan, or reuse the one of the conversation's last run if its inputs are unchanged."""
     agent = await load_definition(session, context)
@@ -74,15 +74,15 @@ async def build_run_plan(
         agent=agent,
         model=model if run.request.thinking is None else replace(model, thinking=run.request.thinking),
         scope_inputs=_scope_inputs(session, context, run=run),
-        bounds=context.operator_policy(),
+        operator_policy=context.operator_policy(),
         skills=_available_skills(agent, session, context),
         tools=tuple(context.tools.values()),
         level=await find_sandbox_level(context),
     )
-    cached = _reuse_plan(memo.get(PLAN_MEMO_KEY), inputs, run, session, context) or await _compile_plan(
-        run, session, inputs, context
-    )
-    memo[PLAN_MEMO_KEY] = cached
+    cached = _reuse_plan(
+        provider_cache.get(PLAN_CACHE_KEY), inputs, run, session, context
+    ) or await _compile_plan(run, session, inputs, context)
+    provider_cache[PLAN_CACHE_KEY] = cached
     return cached.plan
 
 

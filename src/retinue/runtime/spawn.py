@@ -133,7 +133,7 @@ async def create_child_session(
             description=context.redact(child_spec.description),
             aliases=(child_spec.alias,) if child_spec.alias else (),
             ceilings=(*child_rights.ceilings, *extra_ceilings),
-            user_grants=child_rights.lifted,
+            user_grants=child_rights.user_grants,
             attributes={**attributes} | ({LEAF_ATTRIBUTE: True} if child_spec.is_leaf else {}),
         )
     except BaseException:
@@ -190,11 +190,11 @@ async def check_spawn_allowed(
         raise Refused(f"The requesting run {request.parent_run} is not in the ledger.")
     requesting_run = ancestors[-1]
     ancestor_names = [run.agent for run in ancestors]
-    bounds = context.operator_policy()
+    operator_policy = context.operator_policy()
     rights = (
         parent_rights or await _compute_parent_rights(session, context, requesting_run)
-    ).rights.with_operator_denials(bounds)
-    if pattern := first_match(bounds.deny_agents, request.agent):
+    ).rights.with_operator_denials(operator_policy)
+    if pattern := first_match(operator_policy.deny_agents, request.agent):
         raise Refused(f"The configuration denies the agent {request.agent} (deny.agents: {pattern}).")
     if request.agent != session.agent and not (verdict := rights.check_agent(request.agent)).ok:
         raise Refused(f"{session.agent} may not start {request.agent} ({verdict.rule}).")

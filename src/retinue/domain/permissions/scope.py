@@ -229,13 +229,15 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         if hit is None:
             return Verdict(ok=False, rule=f"nothing allows {access}")
         if not is_private:
-            lifted = first_match(
+            granted_pattern = first_match(
                 (self.user_grants.read if access == "read" else self.user_grants.write) or (), real_path
             )
             for ceiling in self.ceilings:
                 objection = ceiling.path_objection(real_path, access, own_tmp=self.root != TMP)
                 if objection and (
-                    ceiling.is_operator_ceiling or lifted is None or ceiling.deny_objection(real_path)
+                    ceiling.is_operator_ceiling
+                    or granted_pattern is None
+                    or ceiling.deny_objection(real_path)
                 ):
                     return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule=f"{access} {hit}")
@@ -334,28 +336,30 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     def with_user_grant(self, real_path: str, access: FileAccess) -> Self:
         """Return the scope with access to this one file, which a person allowed once."""
         pattern = (escape_glob(real_path),)
-        lifted = replace(self.user_grants, **{access: ((getattr(self.user_grants, access) or ()) + pattern)})
+        user_grants = replace(
+            self.user_grants, **{access: ((getattr(self.user_grants, access) or ()) + pattern)}
+        )
         if access == "read":
-            return replace(self, read=self.read + pattern, user_grants=lifted)
+            return replace(self, read=self.read + pattern, user_grants=user_grants)
         return replace(
             self,
             write=self.write + pattern,
             preapproved_writes=self.preapproved_writes + pattern,
-            user_grants=lifted,
+            user_grants=user_grants,
         )
 
-    def with_operator_denials(self, bounds: OperatorPolicy) -> Self:
+    def with_operator_denials(self, policy: OperatorPolicy) -> Self:
         """Return the scope with the operator's current denials.
 
-        A new denial takes effect at once, a lifted one with the next run.
+        A new denial takes effect at once, a removed denial with the next run.
         """
-        if not (bounds.deny_paths or bounds.deny_tools or bounds.deny_agents):
+        if not (policy.deny_paths or policy.deny_tools or policy.deny_agents):
             return self
         paths = tuple(
-            each for each in absolute_patterns(bounds.deny_paths, self.root) if each not in self.deny
+            each for each in absolute_patterns(policy.deny_paths, self.root) if each not in self.deny
         )
-        tools = tuple(each for each in bounds.deny_tools if each not in self.operator_tools.deny)
-        agents = tuple(each for each in bounds.deny_agents if each not in self.agents.deny)
+        tools = tuple(each for each in policy.deny_tools if each not in self.operator_tools.deny)
+        agents = tuple(each for each in policy.deny_agents if each not in self.agents.deny)
         if not paths and not tools and not agents:
             return self
         return replace(
