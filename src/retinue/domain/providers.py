@@ -183,7 +183,5 @@ API_SERVERS: Mapping[str, ApiServer] = {row.name: row.api for row in _ROWS if ro
 CLI_AGENTS: Mapping[str, CliAgentKind] = {
     row.name: row.cli_agent for row in _ROWS if row.cli_agent is not None
 }
-PROVIDER_ALIASES: Mapping[str, str] = {
-    written: row.name for row in _ROWS for written in (row.name, *row.aliases)
-}
+PROVIDER_ALIASES: Mapping[str, str] = {alias: row.name for row in _ROWS for alias in (row.name, *row.aliases)}
 """Maps the names that people write, in models and in definitions, to providers."""

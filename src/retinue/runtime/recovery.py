@@ -116,7 +116,9 @@ def _has_running_side_effect(run: Run, tx: Transaction) -> bool:
     Such a run may have crashed the process. For other runs of the process, which only waited for the model, the
     attempt is not counted.
     """
-    return any(deed.progress is SideEffectState.STARTED for deed in tx.find_side_effects(run.id))
+    return any(
+        side_effect.progress is SideEffectState.STARTED for side_effect in tx.find_side_effects(run.id)
+    )
 
 
 def _save_requeued(queued: Run, tx: Transaction, context: RuntimeContext) -> Run:

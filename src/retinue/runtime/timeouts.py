@@ -13,7 +13,7 @@ from retinue.domain.model_turn import Reply, ReplyDelta
 from retinue.errors import ModelFailed, TimedOut
 from retinue.runtime.run_attempt import RunAttempt
 
-STUCK_ERROR = "Agent stuck: no tool calls for {n} seconds (timeout: {most}s)"
+STUCK_ERROR = "Agent stuck: no tool calls for {n} seconds (timeout: {limit}s)"
 
 
 class Deadline:
@@ -115,7 +115,7 @@ class TurnTimer:
         self.idle_timeout_s: float | None = None
         """None: no limit on the time of a reply."""
         self._timeout: asyncio.Timeout | None = None
-        self._talking_since: float | None = None
+        self._streaming_since: float | None = None
         self.interrupted = False
 
     async def run_turn(self, turn: Awaitable[Reply]) -> Reply:
@@ -126,7 +126,7 @@ class TurnTimer:
             TurnInterrupted: a person interrupted.
         """
         timeout = self._timeout = asyncio.timeout(None)
-        self._talking_since = None
+        self._streaming_since = None
         try:
             async with timeout:
                 return await turn
@@ -144,11 +144,11 @@ class TurnTimer:
         if self.idle_timeout_s is None or self.interrupted:
             return
         if delta.is_discarded or delta.wait_reason or delta.provider_tool_call is not None:
-            self._talking_since = None
+            self._streaming_since = None
             _reschedule_timeout(self._timeout, None)
-        elif self._talking_since is None and (delta.text or delta.thinking or delta.tool_arguments):
-            self._talking_since = asyncio.get_running_loop().time()
-            _reschedule_timeout(self._timeout, self._talking_since + self.idle_timeout_s)
+        elif self._streaming_since is None and (delta.text or delta.thinking or delta.tool_arguments):
+            self._streaming_since = asyncio.get_running_loop().time()
+            _reschedule_timeout(self._timeout, self._streaming_since + self.idle_timeout_s)
 
     def interrupt_turn(self) -> None:
         """Stop the reply in progress; running tools are allowed to finish."""
@@ -159,7 +159,7 @@ class TurnTimer:
     def _stuck_error(self) -> str:
         now = asyncio.get_running_loop().time()
         return STUCK_ERROR.format(
-            n=round(now - (self._talking_since or now)), most=f"{self.idle_timeout_s:g}"
+            n=round(now - (self._streaming_since or now)), limit=f"{self.idle_timeout_s:g}"
         )
 
 

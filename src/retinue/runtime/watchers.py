@@ -53,7 +53,7 @@ async def start_watch(
     if previous is not None and previous.on:
         return previous
     watcher_session = await _find_watcher_session(watched_session, agent_definition, previous, context)
-    last_seen = await _start_entry(watched_session, previous, context)
+    last_seen = await _start_entry_id(watched_session, previous, context)
 
     def step(tx: Transaction) -> Watch:
         current = _find_watch(watched_session, agent, tx)
@@ -290,7 +290,7 @@ async def _unseen_entries(watch: Watch, watched_session: Session, context: Runti
         )
 
 
-async def _start_entry(watched_session: Session, previous: Watch | None, context: RuntimeContext) -> str:
+async def _start_entry_id(watched_session: Session, previous: Watch | None, context: RuntimeContext) -> str:
     """Return the entry after which a watcher starts: the newest, or the one before the current task.
 
     Nothing it has seen before is sent again.

@@ -72,7 +72,7 @@ class ProcessLock:
 class NoProcessLock:
     """Stand-in for a home where no lock can be created; its process executes no runs and needs no lock."""
 
-    id = "onlooker"
+    id = "no-lock"
 
     def close(self) -> None:
         """Do nothing, as there is no lock."""
