@@ -26,7 +26,9 @@ def make_deep_folder(folder: Path) -> Path:
 def test_a_note_about_a_removed_path_is_one_short_printable_line(tmp_path: Path):
     """Shows: U01, U03."""
     root = os.path.realpath(tmp_path)
-    before = FileSnapshot(scope=Scope(root=root, read=(f"{root}/**",)), writable=(root,), sight={}, links={})
+    before = FileSnapshot(
+        scope=Scope(root=root, read=(f"{root}/**",)), writable=(root,), closed_paths={}, links={}
+    )
     folder = make_deep_folder(Path(root))
     (folder / ".bashrc").write_text("evil")
     os.mkfifo(folder / "pipe")
@@ -37,8 +39,8 @@ def test_a_note_about_a_removed_path_is_one_short_printable_line(tmp_path: Path)
         assert note.isprintable()
         assert note.startswith(f"{root}/x\\n[exit 0")
         assert "…" in note
-    (renamed,) = [note for note in notes if "what the command made there is now" in note]
-    assert "/.bashrc is closed" in renamed
+    (renamed,) = [note for note in notes if "the file that the command created there was renamed to" in note]
+    assert "/.bashrc is a closed path" in renamed
     (remaining,) = folder.iterdir()
     assert renamed.endswith(f"/{remaining.name}")
 

@@ -20,7 +20,7 @@ def slow_down_enums(frame, event, arg):
         time.sleep(0.02)
 
 def start_record():
-    file_snapshot.start_record(sys.argv[1], FileSnapshot(scope=Scope(), writable=(), sight={}, links={}))
+    file_snapshot.start_record(sys.argv[1], FileSnapshot(scope=Scope(), writable=(), closed_paths={}, links={}))
     print("started\\n", end="", flush=True)
 
 threading.settrace(slow_down_enums)
@@ -34,7 +34,7 @@ for thread in threads:
 
 
 def test_commands_that_start_together_in_a_fresh_process_do_not_crash_it(tmp_path: Path):
-    snapshot = FileSnapshot(scope=Scope(), writable=(), sight={"/nowhere": PathKind.FOLDER}, links={})
+    snapshot = FileSnapshot(scope=Scope(), writable=(), closed_paths={"/nowhere": PathKind.FOLDER}, links={})
     record = file_snapshot.start_record(str(tmp_path), snapshot)
     process = subprocess.run(
         [sys.executable, "-c", START_RECORDS, str(tmp_path)], capture_output=True, text=True, check=False

@@ -208,10 +208,10 @@ async def test_a_git_failure_raises_an_error_and_leaves_no_worktree(
     repository: RepositoryFixture, problem: str
 ):
     """Shows: L026."""
-    error_pattern = "no worktree of .* could be made, and the agent is not to work outside of one: "
+    error_pattern = "no worktree of .* could be created, and the agent must work in one: "
     if problem == "no commits":
         run_git(repository.path, "checkout", "-q", "--orphan", "fresh")
-        error_pattern += r"it has no commit to begin with .*: commit something first"
+        error_pattern += r"it has no commit yet .*\. Commit something first"
     if problem == "bad HEAD":
         (repository.path / ".git" / "HEAD").write_text("0" * 40 + "\n")
     if problem == "no objects":
@@ -319,7 +319,7 @@ async def test_below_the_strict_level_git_runs_only_in_trusted_projects(reposito
     """Shows: S27."""
     for level in (SandboxLevel.LANDLOCK, SandboxLevel.NONE):
         with pytest.raises(
-            Refused, match=f"git is not run in {repository.path}: .*`retinue trust {repository.path}`"
+            Refused, match=f"git was not run in {repository.path}: .*`retinue trust {repository.path}`"
         ):
             await repository.worktrees_at(level).create(str(repository.path), "one")
         assert repository.traces() == []
@@ -343,11 +343,11 @@ async def test_a_git_pointer_to_a_foreign_repository_is_not_followed(
         "",
     ):
         (impostor / ".git").write_text(pointer)
-        with pytest.raises(Failed, match="does not know this folder"):
+        with pytest.raises(Failed, match="does not list this folder"):
             await repository.worktrees.create(str(impostor), "one")
     (impostor / ".git").unlink()
     (impostor / ".git").symlink_to(repository.path / ".git")
-    with pytest.raises(Failed, match="is a link, which is not followed"):
+    with pytest.raises(Failed, match="is a symbolic link, which is not followed"):
         await repository.worktrees.create(str(impostor), "one")
     assert not repository.worktrees_folder.exists()
 
@@ -377,7 +377,7 @@ async def test_a_committed_link_cannot_redirect_the_workspace(repository: Reposi
     commit_all(repository.path)
     (repository.path / "lib").unlink()
     (repository.path / "lib" / "deep").mkdir(parents=True)
-    with pytest.raises(Failed, match="is a link there"):
+    with pytest.raises(Failed, match="is a symbolic link there"):
         await repository.worktrees.create(str(repository.path / "lib" / "deep"), "one")
     assert list(outside.iterdir()) == []
     assert repository.traces() == []

@@ -201,9 +201,9 @@ def test_a_refusal_does_not_reveal_whether_a_denied_file_exists(ws: Path):
 
 
 def test_reading_a_folder_and_listing_a_file_fail_with_the_right_tool_to_use(ws: Path):
-    with pytest.raises(Failed, match="src is a folder: use ls"):
+    with pytest.raises(Failed, match="src is a folder. Use ls"):
         guarded_files(ws).read("src")
-    with pytest.raises(Failed, match=r"readme\.md is a file, not a folder: use read"):
+    with pytest.raises(Failed, match=r"readme\.md is a file, not a folder. Use read"):
         guarded_files(ws).list("readme.md")
 
 
@@ -314,7 +314,7 @@ def test_a_file_with_hard_links_is_not_read_except_in_package_folders(ws: Path, 
     os.link(ws / "readme.md", installed)
     files = guarded_files(ws, opener)
     for path in ("envhard", "hard", "readme.md"):
-        with pytest.raises(OutOfScope, match=r"has 2 names \(hard links\)") as refused:
+        with pytest.raises(OutOfScope, match=r"has 2 hard links") as refused:
             files.read(path)
         assert refused.value.error == "hard_link"
         with pytest.raises(OutOfScope):

@@ -99,7 +99,7 @@ def error_in_child(
 def test_a_write_to_a_path_that_names_a_folder_is_refused(ws: Path, path: str):
     with pytest.raises(Failed) as failed:
         guarded_files(ws).write(path, b"x")
-    assert str(failed.value) == f"{path} names a folder: name a file"
+    assert str(failed.value) == f"{path} is a folder. Name a file"
 
 
 def test_a_write_to_a_folder_or_pipe_names_its_kind_in_the_error(ws: Path):
@@ -107,7 +107,7 @@ def test_a_write_to_a_folder_or_pipe_names_its_kind_in_the_error(ws: Path):
     reader = os.open(ws / "fifo", os.O_RDONLY | os.O_NONBLOCK)
     try:
         for path, message in (
-            ("src", "src is a folder: name a file"),
+            ("src", "src is a folder. Name a file"),
             ("fifo", "fifo is not a regular file"),
         ):
             with pytest.raises(Failed) as failed:
@@ -129,12 +129,12 @@ def test_each_refusal_to_write_names_its_rule_and_the_writable_paths(ws: Path):
     (ws / "nodir").symlink_to("src/nodir")
     (ws.parent / "outside").touch()
     (ws / "far").symlink_to("../outside")
-    dangling = "it goes through a link that leads nowhere, and nothing is made through a link"
+    dangling = "it contains a symbolic link to a missing target, and files are not created through links"
     for path, rule in (
         ("nowhere", dangling),
         ("nodir/x", dangling),
-        ("out/x", "it leads out of the folder you may write"),
-        ("far", "it leads out of the folder you may write"),
+        ("out/x", "it leads outside the folder you may write"),
+        ("far", "it leads outside the folder you may write"),
         ("/elsewhere/x", "nothing allows write"),
     ):
         with pytest.raises(OutOfScope) as refused:
@@ -144,7 +144,7 @@ def test_each_refusal_to_write_names_its_rule_and_the_writable_paths(ws: Path):
     with pytest.raises(OutOfScope) as refused:
         guarded_files(ws).restrict_writes_to(f"{ws}/src/app.py").write("other", b"x")
     assert str(refused.value).endswith(
-        f"({'a person allowed ' + str(ws)}/src/app.py and nothing else). {allowed_text(ws, 'write')}"
+        f"(the approval covers only {ws}/src/app.py). {allowed_text(ws, 'write')}"
     )
 
 
@@ -152,7 +152,7 @@ def test_each_refusal_to_read_names_its_rule_and_the_readable_paths(ws: Path):
     (ws / "out").symlink_to("..")
     for path, rule in (
         ("/elsewhere/x", "nothing allows read"),
-        ("out/x", "it leads out of the folder you may read"),
+        ("out/x", "it leads outside the folder you may read"),
     ):
         with pytest.raises(OutOfScope) as refused:
             guarded_files(ws).read(path)
@@ -228,11 +228,11 @@ def test_hard_links_matter_only_for_files_outside_the_agents_own_tmp(ws: Path):
     assert files.read("/tmp/a").data == b"mine"
     with pytest.raises(OutOfScope) as refused:
         files.read("again")
-    assert "such a file is not read. A copy of it would be." in str(refused.value)
+    assert "so it was not read. A copy of it would be allowed." in str(refused.value)
     assert refused.value.allowed == files.scope.read
     with pytest.raises(OutOfScope) as refused:
         files.write("again", b"x")
-    assert "such a file is not written. A copy of it would be." in str(refused.value)
+    assert "so it was not written. A copy of it would be allowed." in str(refused.value)
     assert refused.value.allowed == files.scope.write
 
 
@@ -267,7 +267,7 @@ def test_a_dot_dot_after_a_missing_folder_is_refused(ws: Path):
 def test_the_number_of_folders_that_one_write_creates_is_limited(ws: Path):
     files = guarded_files(ws)
     assert files.write("/".join(["a"] * MAX_NEW_FOLDERS) + "/x", b"x").is_new
-    with pytest.raises(Failed, match=f"more than {MAX_NEW_FOLDERS} folders would have to be made"):
+    with pytest.raises(Failed, match=f"more than {MAX_NEW_FOLDERS} folders would have to be created"):
         files.write("b/" + "/".join(["a"] * MAX_NEW_FOLDERS) + "/x", b"x")
     assert not (ws / "b").exists()
 
@@ -278,7 +278,7 @@ def test_a_missing_path_is_reported_as_missing_only_inside_the_scope(ws: Path):
         writes_out_only.write("src/none/../x", b"x")
     with pytest.raises(Failed, match="no such file: sub "):
         guarded_files(ws, read=(f"{ws}/sub/deep/*.md",)).read("sub")
-    with pytest.raises(Failed, match=r"no such file: none/readme\.md .* use write to make it"):
+    with pytest.raises(Failed, match=r"no such file: none/readme\.md .* Use write to create it"):
         guarded_files(ws).write("none/readme.md", b"x", expected=b"inside\n")
 
 
@@ -328,7 +328,7 @@ def test_a_file_that_is_deleted_while_it_is_opened_is_refused(ws: Path):
             files.write(path, b"x") if access == "write" else files.read(path)
         assert (
             str(refused.value)
-            == f"{path} is not in your scope (it has no name any more). {allowed_text(ws, access)}"
+            == f"{path} is not in your scope (it was deleted or moved). {allowed_text(ws, access)}"
         )
     files = GuardedFiles(
         make_scope(ws), opener=InterferingOpener("src/deep", (ws / "src/deep").rmdir, after=True)
@@ -337,7 +337,7 @@ def test_a_file_that_is_deleted_while_it_is_opened_is_refused(ws: Path):
         files.write("src/deep/x", b"x")
     assert (
         str(refused.value)
-        == f"src/deep/x is not in your scope (it has no name any more). {allowed_text(ws, 'write')}"
+        == f"src/deep/x is not in your scope (it was deleted or moved). {allowed_text(ws, 'write')}"
     )
 
 
@@ -358,7 +358,7 @@ def test_a_link_is_resolved_once_and_a_path_that_becomes_a_link_later_is_refused
         files.write("inner", b"evil")
     assert (
         str(refused.value)
-        == f"inner is not in your scope (it became a link meanwhile). {allowed_text(ws, 'write')}"
+        == f"inner is not in your scope (it was replaced by a symbolic link). {allowed_text(ws, 'write')}"
     )
     (ws / "src/deep/x").unlink()
     (ws / "src/deep/x").write_text("x")
@@ -381,9 +381,7 @@ def test_a_new_folder_that_is_moved_during_a_write_gets_no_file(ws: Path):
         lambda: guarded_files(ws).write("a/b/x", b"x"),
         event="open", name="b", action=lambda: (ws / "a").rename(ws / "src/a"),
     )  # fmt: skip
-    assert (
-        message == f"a/b/x is not in your scope (its folder was moved meanwhile). {allowed_text(ws, 'write')}"
-    )
+    assert message == f"a/b/x is not in your scope (its folder was moved). {allowed_text(ws, 'write')}"
     assert not (ws / "src/a/b/x").exists()
 
 
@@ -401,7 +399,7 @@ def test_a_file_that_changes_after_its_content_was_compared_is_not_overwritten(w
         lambda: guarded_files(ws).write("readme.md", b"mine", expected=b"inside\n"),
         event="open", name=".retinue-", action=interfere,
     )  # fmt: skip
-    assert message.startswith("readme.md was changed by someone else meanwhile")
+    assert message.startswith("readme.md was changed by another process")
     content = {"changed": "theirs\n", "replaced": "inside\n"}.get(change)
     assert ((ws / "readme.md").read_text() if (ws / "readme.md").exists() else None) == content
     assert sorted(path.name for path in ws.iterdir() if path.name.startswith(".retinue")) == []
@@ -411,7 +409,7 @@ def test_a_large_file_is_compared_completely_and_leaves_no_open_descriptor(ws: P
     large = os.urandom(1_000_000) + b"x" * 1_500_000
     (ws / "large").write_bytes(large)
     files = guarded_files(ws)
-    with pytest.raises(Failed, match="changed by someone else"):
+    with pytest.raises(Failed, match="changed by another process"):
         files.write("large", b"new", expected=large[:-1] + b"y")
     before = open_descriptor_count()
     files.write("large", large + b"z", expected=large)

@@ -84,7 +84,7 @@ async def test_a_command_that_keeps_creating_a_protected_path_is_killed(scope: S
     result = await run_sandboxed(scope, "while :; do echo evil > .envrc; done")
     assert result.killed
     assert not result.timed_out
-    assert any("the command was ended: it made" in note for note in result.notes)
+    assert any("the command was killed: it repeatedly created" in note for note in result.notes)
     assert not (workspace / ".envrc").exists()
     assert len([path for path in workspace.iterdir() if path.name.startswith("taken-")]) >= MAX_REMOVALS
 
@@ -97,7 +97,7 @@ async def test_git_init_works_while_the_monitor_runs(scope: Scope, workspace: Pa
     )
     assert result.output.text() == "removed\nremoved\nme\n"
     assert not (workspace / "r/.git/config").exists()
-    assert any("r/.git/config is closed" in note for note in result.notes)
+    assert any("r/.git/config is a closed path" in note for note in result.notes)
 
 
 @pytest.mark.usefixtures("repository")

@@ -80,7 +80,7 @@ async def test_the_operator_can_choose_a_weaker_level_and_the_result_names_the_s
     result = await SandboxProbe(max_level=max_level).result()
     assert result.level.is_at_least(max_level) is (abi_version() > 0 or max_level is SandboxLevel.NONE)
     assert not result.level.is_at_least(SandboxLevel.STRICT)
-    assert result.missing_levels[0].reason == f"RETINUE_SANDBOX={max_level} asks for less"
+    assert result.missing_levels[0].reason == f"RETINUE_SANDBOX={max_level} limits the level"
 
 
 async def test_bubblewrap_is_probed_once(tmp_path: Path):
@@ -103,9 +103,9 @@ async def test_a_bubblewrap_without_bind_fd_is_not_strict(tmp_path: Path):
     )
     result = await SandboxProbe(bwrap_paths=[bwrap := make_fake_bwrap(tmp_path, old_version)]).result()
     assert result.level is LEVEL_WITHOUT_BWRAP
-    assert result.missing_levels[0].reason == f"{bwrap} has no --bind-fd, so it lays folders by name"
+    assert result.missing_levels[0].reason == f"{bwrap} has no --bind-fd, so it cannot mount folders safely"
     assert "bubblewrap 0.10 or newer" in result.missing_levels[0].remedy
-    with pytest.raises(Failed, match="lays folders by name"):
+    with pytest.raises(Failed, match="cannot mount folders safely"):
         bubblewrap_command(Scope(root="/usr"), "true", bwrap=bwrap)
 
 

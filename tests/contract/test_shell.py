@@ -115,8 +115,8 @@ async def test_a_command_reaches_the_shell_as_one_argument_without_expansion(she
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("", "blank"),
-        (" \n", "blank"),
+        ("", "empty"),
+        (" \n", "empty"),
         ("a\0b", "NUL"),
         ("echo \ud800", "surrogates"),
         ("x" * 130_000, "file"),
@@ -361,7 +361,9 @@ async def test_a_sandbox_that_cannot_be_set_up_is_an_error_and_not_a_weaker_leve
         async def result(self) -> ProbeResult:
             return ProbeResult(level=SandboxLevel.STRICT, bwrap_path=str(fake_bwrap))
 
-    with pytest.raises(Failed, match=r"was not run: the sandbox .level strict. could not be made.*uid map"):
+    with pytest.raises(
+        Failed, match=r"was not run: the sandbox .level strict. could not be created.*uid map"
+    ):
         await make_shell_factory(FakeBwrapProbe(), os.environ)(shell.scope)("touch hit", TIMEOUT_S)
     assert not (shell.root / "hit").exists()
 

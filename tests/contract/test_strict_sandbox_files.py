@@ -186,7 +186,7 @@ def test_a_replaced_link_at_a_closed_path_is_restored_and_its_target_is_unchange
     )
     assert (workspace / ".bashrc").readlink() == Path("dotfiles/bashrc")
     assert (workspace / "dotfiles/bashrc").read_text() == "mine\n"
-    assert any("put back" in note for note in result.notes)
+    assert any("was restored" in note for note in result.notes)
 
 
 def test_a_command_cannot_change_the_git_pointer_of_a_worktree(

@@ -253,7 +253,7 @@ async def test_edit_fails_if_another_program_changed_the_file_in_between(ws: Pat
     call = make_write_call(ws)
     assert isinstance(call.files, GuardedFiles)
     tool = built_in_tools()["edit"]
-    with pytest.raises(Failed, match=r"app\.py was changed by someone else meanwhile"):
+    with pytest.raises(Failed, match=r"app\.py was changed by another process"):
         await tool.function(
             {"path": "app.py", "old": "os.sep", "new": "x", "all": False},
             replace(call, files=ConcurrentlyWrittenFiles(call.files.scope)),

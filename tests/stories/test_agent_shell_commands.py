@@ -92,7 +92,7 @@ async def test_doctor_reports_the_sandbox_level_and_why_it_is_not_higher(machine
     advice = {each["message"]: each["advice"] for each in lowered.json}
     assert "sandbox: none; every command requires approval" in advice
     assert (
-        advice["sandbox level strict is not available: RETINUE_SANDBOX=none asks for less"]
+        advice["sandbox level strict is not available: RETINUE_SANDBOX=none limits the level"]
         == "unset RETINUE_SANDBOX"
     )
 

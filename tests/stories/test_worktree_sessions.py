@@ -128,7 +128,7 @@ async def test_without_a_commit_the_start_fails_and_leaves_nothing(machine: User
     async with machine.serve_models([]):
         failed = await machine("run", "--json", "--agent", "builder", "Build")
     assert failed.code == 1
-    assert "it has no commit to begin with" in failed.json["error"]["message"]
+    assert "it has no commit yet" in failed.json["error"]["message"]
     assert (await machine("sessions", "list", "--json")).json == []
     assert worktrees(machine) == []
     assert git(machine.folder, "branch", "--list") == ""

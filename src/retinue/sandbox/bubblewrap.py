@@ -29,7 +29,7 @@ from retinue.sandbox.seccomp import build_filter
 BWRAP_PATHS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 """System paths only.
 
-PATH is never searched, and some systems let only this program create namespaces.
+PATH is not searched, and some systems allow only this program to create namespaces.
 """
 
 INSTALL_HINT = (
@@ -133,12 +133,12 @@ class _Descriptors(Struct, frozen=True, kw_only=True):
             fd = os.open(mount.source, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise Failed(
-                f"{printable_path(mount.target)} cannot be brought into the sandbox: {error.strerror}"
+                f"{printable_path(mount.target)} cannot be mounted in the sandbox: {error.strerror}"
             ) from error
         self.fds.append(fd)
         if os.readlink(f"/proc/self/fd/{fd}") != mount.source:  # noqa: PTH115
             raise Failed(
-                f"{printable_path(mount.target)} was being moved while a command was made ready: try again"
+                f"{printable_path(mount.target)} was moved while the sandbox was being built. Try again"
             )
         return str(fd)
 
@@ -174,11 +174,13 @@ def bubblewrap_command(
     """
     seccomp_filter = build_filter(allow_tcp=cli_agent is not None)
     if seccomp_filter is None:
-        raise Failed("the system calls of this machine are not known: commands cannot be held strictly here")
+        raise Failed(
+            "sandbox level strict needs an x86_64 or aarch64 machine: the seccomp filter supports no other"
+        )
     if "\0" in command:
-        raise Failed("the command holds a NUL character, which no command can")
+        raise Failed("the command contains a NUL character. Remove it")
     if not has_bind_fd(bwrap):
-        raise Failed(f"{bwrap} lays folders by name, which can be exchanged meanwhile: {INSTALL_HINT}")
+        raise Failed(f"{bwrap} has no --bind-fd, so it cannot mount folders safely: {INSTALL_HINT}")
     try:
         with ExitStack() as rollback:
             fds = _Descriptors()
@@ -247,7 +249,10 @@ def _cli_agent_options(cli_agent: CliAgentProcess | None, fds: _Descriptors) -> 
 
 def _take_snapshot(scope: Scope, plan: MountPlan) -> FileSnapshot:
     return FileSnapshot(
-        scope=scope, writable=plan.writable_folders, sight=dict(plan.closed_paths), links=plan.closed_links
+        scope=scope,
+        writable=plan.writable_folders,
+        closed_paths=dict(plan.closed_paths),
+        links=plan.closed_links,
     )
 
 

@@ -1,4 +1,4 @@
-"""Clean up after a command: move aside what it created at closed paths that did not exist before."""
+"""Clean up after a command: rename the files that it created at closed paths."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from retinue.domain.permissions.scope import Scope
 from retinue.sandbox.files.closed_path_scan import ClosedPaths, PathKind, find_closed_paths
@@ -16,8 +16,8 @@ from retinue.sandbox.reopen import open_folder, restore_owner_access
 NO_NAME_LIMIT = 1 << 62
 """No limit: creating a name takes longer than scanning it, and an unscanned file may take effect."""
 
-NEEDS_PERSON = "tell the person who you work for: "
-"""Prefix of a note about something that could not be restored: a person has to."""
+NEEDS_USER = "tell the user: "
+"""Prefix of a note about something that only the user can restore."""
 
 _MAX_TRIES = 8
 _MAX_NOTES = 8
@@ -29,8 +29,8 @@ class FileSnapshot(Struct, frozen=True, kw_only=True):
     scope: Scope
     writable: tuple[str, ...]
     """Folders that the command may change."""
-    sight: dict[str, PathKind]
-    """Closed paths in those folders before the command."""
+    closed_paths: dict[str, PathKind] = field(name="sight")
+    """Closed paths in those folders before the command; `sight` in records on disk."""
     links: dict[str, str]
     """Closed names that were links, with their targets."""
 
@@ -43,7 +43,7 @@ def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
     """
     notes: list[str] = []
     for path, kind in _scan_after(snapshot).items():
-        if path in snapshot.sight:
+        if path in snapshot.closed_paths:
             continue
         if kind is PathKind.UNREADABLE:
             notes.append(_unreadable_note(path))
@@ -61,7 +61,7 @@ def restore_path(path: str, snapshot: FileSnapshot) -> str | None:
         return None
     if (target := snapshot.links.get(path)) is not None:
         return None if _links_to(path, target) else _restore_link(path, target, snapshot.writable)
-    return None if path in snapshot.sight else _move_aside(path, PathKind.FILE, snapshot.writable)
+    return None if path in snapshot.closed_paths else _move_aside(path, PathKind.FILE, snapshot.writable)
 
 
 def _scan_after(snapshot: FileSnapshot) -> ClosedPaths:
@@ -73,7 +73,7 @@ def _scan_after(snapshot: FileSnapshot) -> ClosedPaths:
     found = dict(
         find_closed_paths(snapshot.scope, snapshot.writable, limit=NO_NAME_LIMIT, fail_on_races=False)
     )
-    tried = set[str](snapshot.sight)
+    tried = set[str](snapshot.closed_paths)
     opened_folders = _open_unreadable_folders(found, tried, snapshot.writable)
     while opened_folders:
         newly_found = find_closed_paths(
@@ -104,18 +104,19 @@ def make_listable(path: str, trees: tuple[str, ...]) -> None:
     folder = open_folder(path, trees)
     try:
         if not restore_owner_access(folder) and not os.access(f"/proc/self/fd/{folder}", os.R_OK | os.X_OK):
-            raise OSError(errno.EACCES, "it is not its mode that closes it")
+            raise OSError(errno.EACCES, "its mode is not the reason")
     finally:
         os.close(folder)
 
 
 def _unreadable_note(path: str) -> str:
     if os.access(path, os.R_OK | os.X_OK):
-        return f"{printable_path(path)} could not be looked into: its mode was changed"
-    return f"{NEEDS_PERSON}{printable_path(path)} cannot be looked into, and what is in it may be obeyed by other programs"
+        return f"{printable_path(path)} could not be listed: its mode was changed"
+    return f"{NEEDS_USER}{printable_path(path)} cannot be listed, and other programs may run files in it"
 
 
 def _move_aside(path: str, kind: PathKind, trees: tuple[str, ...]) -> str:
+    """Rename a new closed path, or remove it if it is a pipe; return a note."""
     new_name = f"taken-{secrets.token_hex(4)}"
 
     def remove_entry(folder: int, name: str) -> None:
@@ -127,12 +128,12 @@ def _move_aside(path: str, kind: PathKind, trees: tuple[str, ...]) -> str:
     try:
         mode_note = _run_in_parent(path, trees, remove_entry)
     except FileNotFoundError:
-        return f"{printable_path(path)} was closed and is gone again"
+        return f"{printable_path(path)} is a closed path; the command created and deleted it"
     except OSError as error:
-        return f"{NEEDS_PERSON}{printable_path(path)} is closed, and what a command made there could not be taken away: {error.strerror}"
+        return f"{NEEDS_USER}{printable_path(path)} is a closed path, and the file that the command created there could not be renamed: {error.strerror}"
     if kind is PathKind.PIPE:
-        return f"{printable_path(path)} was a pipe, which keeps other programs waiting: it was removed{mode_note}"
-    return f"{printable_path(path)} is closed: what the command made there is now {printable_path(f'{_parent_path(path)}/{new_name}')}{mode_note}"
+        return f"{printable_path(path)} was a pipe, which blocks programs that open it: it was removed{mode_note}"
+    return f"{printable_path(path)} is a closed path: the file that the command created there was renamed to {printable_path(f'{_parent_path(path)}/{new_name}')}{mode_note}"
 
 
 def _restore_link(path: str, target: str, trees: tuple[str, ...]) -> str:
@@ -141,9 +142,9 @@ def _restore_link(path: str, target: str, trees: tuple[str, ...]) -> str:
         _run_in_parent(path, trees, lambda folder, name: os.symlink(target, name, dir_fd=folder))
     except OSError as error:
         return "; ".join(
-            (*notes, f"{NEEDS_PERSON}the link {printable_path(path)} could not be put back: {error.strerror}")
+            (*notes, f"{NEEDS_USER}the link {printable_path(path)} could not be restored: {error.strerror}")
         )
-    return "; ".join((*notes, f"the link {printable_path(path)} was put back"))
+    return "; ".join((*notes, f"the link {printable_path(path)} was restored"))
 
 
 def _run_in_parent(path: str, trees: tuple[str, ...], action: Callable[[int, str], None]) -> str:
@@ -160,12 +161,10 @@ def _run_in_parent(path: str, trees: tuple[str, ...], action: Callable[[int, str
             except PermissionError:
                 if not restore_owner_access(folder):
                     raise
-                mode_note = (
-                    f"; {printable_path(_parent_path(path))} can be written again: its mode was changed"
-                )
+                mode_note = f"; {printable_path(_parent_path(path))} is writable again: its mode was changed"
             else:
                 return mode_note
-        raise PermissionError(errno.EACCES, "its folder is being closed again and again")
+        raise PermissionError(errno.EACCES, "the mode of its folder is changed repeatedly")
     finally:
         os.close(folder)
 
@@ -182,7 +181,7 @@ def _links_to(path: str, target: str) -> bool:
 
 
 def limit_notes(notes: list[str]) -> tuple[str, ...]:
-    """Keep as many notes as are worth reading, those that need a person first."""
-    notes = sorted(notes, key=lambda note: NEEDS_PERSON not in note)
+    """Return the first few notes, those that need the user first."""
+    notes = sorted(notes, key=lambda note: NEEDS_USER not in note)
     omitted = len(notes) - _MAX_NOTES
-    return (*notes[:_MAX_NOTES], f"and {omitted} more such places") if omitted > 0 else tuple(notes)
+    return (*notes[:_MAX_NOTES], f"and {omitted} more such paths") if omitted > 0 else tuple(notes)

@@ -12,7 +12,7 @@ from retinue.errors import Failed
 from retinue.sandbox.mounts import SYSTEM_FOLDERS, Mount, MountKind, MountPlan
 
 AGENT_HOME = "/run/home"
-"""Path of the agent's own home inside the sandbox; not a place of the machine."""
+"""Path of the agent's own home inside the sandbox; it does not exist on the machine."""
 _MAX_SHEBANG_BYTES = 256
 _BIN_FOLDER = "bin"
 _SHIMS_FOLDER = "shims"

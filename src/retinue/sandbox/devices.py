@@ -16,7 +16,7 @@ from retinue.errors import Failed
 
 DEVICE_NAMES = ("null", "zero", "full", "random", "urandom", "tty")
 DEVICE_FOLDER = "/dev/.retinue"
-"""On the one file system where devices are sure to work."""
+"""In /dev, because other file systems may not support devices."""
 
 _NOBODY_UID = 65534
 _MAX_TRIES = 64
@@ -65,8 +65,8 @@ def acquire_devices(folder: str = DEVICE_FOLDER) -> CommandDevices:
             raise
     except OSError as error:
         raise Failed(
-            f"devices of their own for commands cannot be made in {folder} ({error.strerror}): "
-            "run Retinue as an ordinary user"
+            f"device files for commands cannot be created in {folder} ({error.strerror}). "
+            "Run Retinue as an ordinary user"
         ) from error
 
 
@@ -81,7 +81,7 @@ def _lock_folder(folder: str) -> int:
             if os.fstat(fd).st_nlink:
                 return fd
             os.close(fd)
-    raise OSError(0, "it is being removed again and again")
+    raise OSError(0, "other processes keep removing it")
 
 
 def _make_device(name: str, folder: int) -> str:

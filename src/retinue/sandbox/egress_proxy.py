@@ -27,7 +27,7 @@ def proxy_port(forwards: Collection[int]) -> int:
 
 
 def proxy_variables(port: int) -> dict[str, str]:
-    """Return the proxy variables in every form that programs look for."""
+    """Return the proxy environment variables under every name that programs read."""
     url = f"http://127.0.0.1:{port}"
     names = ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")
     direct = "127.0.0.1,localhost,::1"
@@ -69,10 +69,10 @@ async def _open_listeners(pid: int, ports: Sequence[int]) -> list[socket.socket]
             _, stderr = await process.communicate()
             if process.returncode != 0:
                 reason = stderr.decode(errors="replace").strip()[-300:]
-                raise Failed(f"the program was not started: its network cannot be made ({reason})")
+                raise Failed(f"the program was not started: its network cannot be set up ({reason})")
             _, fds, _, _ = socket.recv_fds(receiver, 16, len(ports))
     except OSError as error:
-        raise Failed(f"the program was not started: its network cannot be made ({error})") from error
+        raise Failed(f"the program was not started: its network cannot be set up ({error})") from error
     listeners = [socket.socket(fileno=fd) for fd in fds]
     for each in listeners:
         each.setblocking(False)

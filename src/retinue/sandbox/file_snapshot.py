@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from retinue.errors import Failed
 from retinue.sandbox import cgroup
-from retinue.sandbox.cleanup import NEEDS_PERSON, FileSnapshot, restore_closed_paths
+from retinue.sandbox.cleanup import NEEDS_USER, FileSnapshot, restore_closed_paths
 from retinue.sandbox.files.closed_path_scan import PathKind
 from retinue.sandbox.files.pattern_roots import is_readable
 
@@ -84,7 +84,7 @@ def start_record(folder: str, snapshot: FileSnapshot) -> CommandRecord:
             os.close(fd)
             raise
         os.close(fd)
-    raise Failed(f"{folder}: no file here can be locked; choose a home on a file system that has flock")
+    raise Failed(f"{folder}: files here cannot be locked. Choose a home on a file system that supports flock")
 
 
 def clean_up_killed_commands(folder: str) -> list[tuple[FileSnapshot | None, tuple[str, ...]]]:
@@ -112,21 +112,19 @@ def visible_notes(
     """Yield the notes that an agent may see: only those about folders it works in itself."""
     for snapshot, notes in results:
         if snapshot is None or any(_is_within(folder, writable) for folder in snapshot.writable):
-            yield from (f"left by a command that was killed: {note}" for note in notes)
+            yield from (f"left by a killed command: {note}" for note in notes)
 
 
 def _clean_up_record(path: str, fd: int) -> tuple[FileSnapshot | None, tuple[str, ...]]:
     snapshot = _read_snapshot(fd)
     if snapshot is None:
         return None, (
-            f"{NEEDS_PERSON}{path} cannot be read: what a command left when it was killed is not known",
+            f"{NEEDS_USER}{path} cannot be read: it is the record of a killed command, and closed paths that the command created are unknown",
         )
     try:
         return snapshot, restore_closed_paths(snapshot)
     except (Failed, OSError) as error:
-        return snapshot, (
-            f"{NEEDS_PERSON}what a command left when it was killed could not be looked for: {error}",
-        )
+        return snapshot, (f"{NEEDS_USER}cleaning up after a killed command failed: {error}",)
 
 
 def _without_newer_paths(snapshot: FileSnapshot, others: Iterable[FileSnapshot]) -> FileSnapshot:
@@ -135,22 +133,24 @@ def _without_newer_paths(snapshot: FileSnapshot, others: Iterable[FileSnapshot])
     Newer are paths that did not exist when another command, still running or killed, started; and paths that
     are gone again because a command that has just ended cleaned them up.
     """
-    newer = {path for path in snapshot.sight if not os.path.lexists(path)}
+    newer = {path for path in snapshot.closed_paths if not os.path.lexists(path)}
     for other in others:
-        newer |= {path for path, kind in snapshot.sight.items() if _was_created_since(path, kind, other)}
+        newer |= {
+            path for path, kind in snapshot.closed_paths.items() if _was_created_since(path, kind, other)
+        }
     return replace(
         snapshot,
-        sight={path: kind for path, kind in snapshot.sight.items() if path not in newer},
+        closed_paths={path: kind for path, kind in snapshot.closed_paths.items() if path not in newer},
         links={path: target for path, target in snapshot.links.items() if path not in newer},
     )
 
 
 def _was_created_since(path: str, kind: PathKind, other: FileSnapshot) -> bool:
-    if not _is_within(path, other.writable) or path in other.sight:
+    if not _is_within(path, other.writable) or path in other.closed_paths:
         return False
     parent = path
     while parent := parent.rpartition("/")[0]:
-        if other.sight.get(parent) in _UNSCANNED_KINDS:
+        if other.closed_paths.get(parent) in _UNSCANNED_KINDS:
             return False
     return kind in _ALWAYS_CLOSED_KINDS or not is_readable(other.scope, path) or other.scope.is_guarded(path)
 

@@ -1,7 +1,7 @@
 """Sandbox level landlock: the machine's own root behind Landlock rules and a seccomp filter.
 
 Landlock only allows, tree by tree: what a scope denies inside an allowed tree stays reachable, and so do the
-modes and times of files elsewhere. That is why every command at this level asks a person.
+modes and times of files elsewhere. That is why every command at this level requires approval.
 """
 
 import ctypes
@@ -12,6 +12,7 @@ import struct
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from retinue.domain.ceiling import FileAccess
@@ -105,7 +106,7 @@ def launcher_command(
         "env": dict(env),
         "cwd": cwd,
         "limits": _resource_limits(is_sandboxed=restrictions is not None),
-        "shut": restrictions,
+        "restrictions": restrictions,
     }
     fd = os.memfd_create("retinue-plan", os.MFD_CLOEXEC)
     os.write(fd, marshal.dumps(plan))
@@ -172,9 +173,7 @@ def allowed_trees(scope: Scope, access_kind: FileAccess) -> list[str]:
         else scope.write
     )
     ceiling_patterns = ((each.read if access_kind == "read" else each.write) or () for each in scope.ceilings)
-    found = {
-        _tree_folder(pattern) for pattern in (*patterns, *(one for each in ceiling_patterns for one in each))
-    }
+    found = {_tree_folder(pattern) for pattern in chain(patterns, *ceiling_patterns)}
     return sorted(path for path in found if path is not None and _allows_whole_tree(scope, path, access_kind))
 
 
@@ -208,8 +207,8 @@ def _scope_rules(scope: Scope) -> Iterable[tuple[str, int]]:
 def _check_excludes_own_files(scope: Scope, folder: str) -> None:
     """Refuse a tree that contains Retinue's own files.
 
-    Nothing can be closed inside an allowed tree, and an agent never gets at Retinue's own files except its
-    skills.
+    Landlock cannot close paths inside an allowed tree, and an agent may read none of Retinue's own files except
+    its skills.
     """
     if folder in (each.folder for each in scope.available_skills):
         return
@@ -219,8 +218,8 @@ def _check_excludes_own_files(scope: Scope, folder: str) -> None:
             f"{own_folder}/".startswith(f"{folder}/") or f"{folder}/".startswith(f"{own_folder}/")
         ):
             raise Failed(
-                f"the command was not run: {own_folder} lies in {folder}, and at sandbox level landlock it cannot be "
-                "closed; work in another folder, or install bubblewrap"
+                f"the command was not run: {own_folder} is in {folder}, and sandbox level landlock cannot hide it. "
+                "Use another workspace, or install bubblewrap"
             )
 
 

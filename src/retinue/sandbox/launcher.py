@@ -1,4 +1,4 @@
-"""Launcher for commands without bubblewrap: restrict, run, then end all that they started.
+"""Launcher for commands without bubblewrap: restrict, run, then end all their processes.
 
 Runs as a separate program and imports nothing of ours, so that it can run by itself.
 """
@@ -81,11 +81,11 @@ def descendant_pids(root: int) -> list[int]:
                 if state != b"Z":
                     children_of.setdefault(int(parent), []).append(int(name))
     found: list[int] = []
-    todo = [root]
-    while todo:
-        children = children_of.get(todo.pop(), [])
+    pending = [root]
+    while pending:
+        children = children_of.get(pending.pop(), [])
         found += children
-        todo += children
+        pending += children
     return found
 
 
@@ -132,8 +132,8 @@ def _exec_command(plan: LaunchPlan, libc: ctypes.CDLL, error_fd: int) -> None:
         for limit, maximum in plan["limits"]:
             _set_limit(limit, maximum)
         os.chdir(plan["cwd"])
-        if plan["shut"] is not None:
-            _apply_restrictions(plan["shut"], libc)
+        if plan["restrictions"] is not None:
+            _apply_restrictions(plan["restrictions"], libc)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execve(plan["argv"][0], plan["argv"], plan["env"])  # noqa: S606  (the launcher's purpose)
     except BaseException as error:  # noqa: BLE001  (on any error the command must not run)
@@ -184,7 +184,7 @@ def _apply_landlock(attr: bytes, rules: Sequence[tuple[str, int]], libc: ctypes.
 def _check_syscall(result: int, subject: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"{subject} was refused by the kernel ({os.strerror(code)})")
+        raise OSError(code, f"the kernel refused {subject} ({os.strerror(code)})")
     return result
 
 

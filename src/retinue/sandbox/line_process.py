@@ -1,6 +1,6 @@
-"""A long-running program with line-based input and output, kept under the launcher.
+"""A long-running program with line-based input and output, run under the launcher.
 
-Nothing that it starts outlives its end, or ours.
+When the program or this process ends, everything the program started is killed.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _MAX_STATUS_BYTES = 4_000
 
 
 class LineProcess(asyncio.SubprocessProtocol):
-    """A running program whose output the event loop reads as it comes, so that neither side waits."""
+    """A running program whose output the event loop reads as it arrives, so that neither side blocks."""
 
     def __init__(
         self, on_line: Callable[[bytes], None], on_exit: Callable[[str], None], status_fd: int
@@ -54,11 +54,11 @@ class LineProcess(asyncio.SubprocessProtocol):
             return
         pipe.write(line + b"\n")
         if pipe.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            self.abort("it does not read what it is told")
+            self.abort("it does not read its input")
 
     def abort(self, reason: str) -> None:
         """End the program, with everything it started, without waiting: `on_exit` reports the end."""
-        self._stop_reason = f"{reason}, and was ended"
+        self._stop_reason = f"{reason}, so it was stopped"
         self._partial_line.clear()
         self._terminate()
 
@@ -110,7 +110,7 @@ class LineProcess(asyncio.SubprocessProtocol):
                 if line.strip():
                     self._on_line(line)
         if len(self._partial_line) > MAX_LINE_BYTES:
-            self.abort(f"it said a line of more than {MAX_LINE_BYTES // 1_000_000} MB")
+            self.abort(f"it wrote a line of more than {MAX_LINE_BYTES // 1_000_000} MB")
 
     def _stdin(self) -> asyncio.WriteTransport | None:
         pipe = None if self._transport is None else self._transport.get_pipe_transport(0)
@@ -131,12 +131,12 @@ class LineProcess(asyncio.SubprocessProtocol):
     def _kill(self) -> None:
         if self._transport is None:
             return
-        descendants_left = descendant_pids(self._transport.get_pid())
+        descendants = descendant_pids(self._transport.get_pid())
         with suppress(ProcessLookupError):
             self._transport.kill()
-        for each in descendants_left:
+        for pid in descendants:
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(each, 9)
+                os.kill(pid, 9)
 
 
 async def start_line_process(
@@ -149,7 +149,7 @@ async def start_line_process(
 ) -> LineProcess:
     """Start a program.
 
-    `on_line` gets each line of its output, `on_exit` once the reason why there will be no more. `env` is
+    `on_line` is called with each line of its output, `on_exit` once with the reason why it ended. `env` is
     complete.
     """
     command = launcher_command(argv, cwd=cwd, env=env, restrictions=None)

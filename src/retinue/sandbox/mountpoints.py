@@ -24,7 +24,7 @@ def prepare_mount_points(plan: MountPlan) -> None:
     try:
         _make_mount_points(plan)
     except OSError as error:  # without the real folder's name, which the agent must not see
-        raise Failed(f"the folder behind {TMP} cannot be made ready: {error.strerror}") from error
+        raise Failed(f"the folder behind {TMP} cannot be prepared: {error.strerror}") from error
 
 
 def _make_mount_points(plan: MountPlan) -> None:
@@ -32,7 +32,7 @@ def _make_mount_points(plan: MountPlan) -> None:
     mounted: list[str] = []
     for mount in plan.mounts:
         if not mount.target.startswith(f"{TMP}/") or any(
-            mount.target.startswith(f"{one}/") for one in mounted
+            mount.target.startswith(f"{target}/") for target in mounted
         ):
             continue
         is_folder = mount.kind in _FOLDER_KINDS or os.path.isdir(mount.source)  # noqa: PTH112

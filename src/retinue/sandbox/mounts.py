@@ -1,4 +1,4 @@
-"""Plan a sandboxed command's mounts: its scope's folders and files, and masks over closed paths."""
+"""Plan the mounts of a sandboxed command: what its scope allows, and masks over closed paths."""
 
 import os
 import re
@@ -39,13 +39,13 @@ _GIT_CONFIG_PATTERN = re.compile(r"/\.git/(?:.*/)?(?:config|hooks)\Z", re.IGNORE
 class MountKind(Enum):
     READ = "read"
     WRITE = "write"
-    MASKED_FILE = "sealed file"
+    MASKED_FILE = "masked file"
     """The file exists and cannot be opened."""
-    MASKED_FOLDER = "sealed folder"
-    EMPTY_FILE = "blank file"
+    MASKED_FOLDER = "masked folder"
+    EMPTY_FILE = "empty file"
     """The file exists and is empty."""
-    EMPTY_FOLDER = "blank folder"
-    MOUNT_PARENT = "frame"
+    EMPTY_FOLDER = "empty folder"
+    MOUNT_PARENT = "mount parent"
     """A read-only folder that contains only what is mounted inside it."""
 
 
@@ -103,11 +103,11 @@ def plan_mounts(scope: Scope) -> MountPlan:
         if _is_link(path, closed_paths) and _is_within(path, writable)
     }
     mounts = [
-        Mount(kind=MountKind.WRITE if can_write else MountKind.READ, target=one, source=one)
-        for one, can_write in trees.items()
+        Mount(kind=MountKind.WRITE if can_write else MountKind.READ, target=path, source=path)
+        for path, can_write in trees.items()
     ]
     mounts += file_mounts
-    mounts += [Mount(kind=MountKind.READ, target=one, source=one) for one in skill_folders]
+    mounts += [Mount(kind=MountKind.READ, target=path, source=path) for path in skill_folders]
     mounts += _read_only_mounts(closed_paths, links, writable)
     mounts += _hard_link_mounts(
         scope, (*_outermost_folders(trees), *skill_folders) if has_deny_rules(scope) else writable, scan
@@ -120,8 +120,8 @@ def plan_mounts(scope: Scope) -> MountPlan:
     mounts += _rename_guards(mounts, writable, tmp)
     if len(mounts) > MAX_MOUNTS:
         raise Failed(
-            f"{printable_path(scope.root)} holds more than {MAX_MOUNTS:,} closed places, files that have names elsewhere (hard "
-            "links) and folders around them, too many to hide from a command: deny the folders that hold them"
+            f"{printable_path(scope.root)} contains more than {MAX_MOUNTS:,} closed paths, hard-linked files and their parent "
+            "folders: too many to hide from a command. Deny the folders that contain them"
         )
     return MountPlan(
         mounts=_sorted_mounts(mounts),
@@ -138,8 +138,8 @@ def plan_mounts(scope: Scope) -> MountPlan:
 def _allowed_trees(scope: Scope) -> dict[str, bool]:
     """Return the real folders that may be read whole, and whether each may be written.
 
-    Closed paths inside them are masked. The scope is asked with only its `folder/**` patterns, so that a yes
-    covers the whole folder. `/**` brings in no more than the workspace.
+    Closed paths inside them are masked. Only `folder/**` patterns are checked, so that an allowed folder is
+    allowed as a whole. `/**` adds nothing but the workspace.
     """
     tree_scope = replace(
         scope,
@@ -171,14 +171,16 @@ def _allowed_trees(scope: Scope) -> dict[str, bool]:
         if tree_scope.check_path(real, "read").ok:
             found[real] = tree_scope.check_path(real, "write").ok
     return {
-        one: can_write for one, can_write in found.items() if not _is_covered_by_parent(one, can_write, found)
+        path: can_write
+        for path, can_write in found.items()
+        if not _is_covered_by_parent(path, can_write, found)
     }
 
 
 def _skill_folders(scope: Scope, trees: dict[str, bool]) -> tuple[str, ...]:
-    """Return the skill folders that no tree brings in.
+    """Return the skill folders that no tree includes.
 
-    They lie elsewhere, or are the only open folder in a closed place.
+    They are outside all trees, or the only open folder in a closed one.
     """
     return tuple(
         each.folder
@@ -241,7 +243,7 @@ def _single_file_mounts(scope: Scope, trees: dict[str, bool]) -> tuple[list[Moun
                     continue
                 if len(found) >= MAX_SINGLE_FILES and real not in found:
                     return list(found.values()), (
-                        f"only the first {MAX_SINGLE_FILES} files of {pattern} are there",
+                        f"only the first {MAX_SINGLE_FILES} files that match {pattern} are mounted",
                     )
                 found[real] = Mount(kind=kind, target=real, source=real)
     return list(found.values()), ()
@@ -298,7 +300,7 @@ def _masks(closed_paths: ClosedPaths, skill_folders: tuple[str, ...]) -> list[Mo
     return [
         Mount(
             kind=MountKind.MOUNT_PARENT
-            if any(_is_within(one, (path,)) for one in skill_folders)
+            if any(_is_within(folder, (path,)) for folder in skill_folders)
             else kind_of_mask,
             target=path,
         )
@@ -377,10 +379,9 @@ def _mask_kind(path: str) -> MountKind:
 
 
 def _rename_guards(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Mount]:
-    """Bind-mount each writable folder that contains a mount onto itself: no command can rename it.
+    """Bind-mount each writable folder that contains a mount onto itself, so that it cannot be renamed.
 
-    No other folder can then take its place. Without this, a closed path would be open under its new name next
-    time.
+    A closed path in a renamed folder would be open to the next command.
     """
     targets = {mount.target for mount in mounts}
     folder_targets = tuple(
@@ -455,7 +456,9 @@ def _is_link(path: str, closed_paths: ClosedPaths) -> bool:
 def _outermost_folders(folders: Iterable[str]) -> tuple[str, ...]:
     ordered = sorted(folders)
     return tuple(
-        one for one in ordered if not any(other != one and _is_within(one, (other,)) for other in ordered)
+        folder
+        for folder in ordered
+        if not any(other != folder and _is_within(folder, (other,)) for other in ordered)
     )
 
 

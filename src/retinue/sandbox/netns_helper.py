@@ -33,7 +33,7 @@ def main() -> int:
         listener.listen(LISTEN_BACKLOG)
         listeners.append(listener)
     with socket.socket(fileno=1) as out:
-        socket.send_fds(out, [b"hatches"], [listener.fileno() for listener in listeners])
+        socket.send_fds(out, [b"listeners"], [listener.fileno() for listener in listeners])
     return 0
 
 

@@ -19,23 +19,23 @@ _TRIAL_TIMEOUT_S = 10
 _EMPTY_SCOPE = Scope(root="/usr")
 _SYSCTLS = (
     (
-        "kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor keeps programs from making user namespaces",
+        "kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor does not let programs create user namespaces",
         "install the system's own bubblewrap, or set kernel.apparmor_restrict_unprivileged_userns=0 with sysctl",
     ),
     (
-        "kernel/unprivileged_userns_clone", "0", "the kernel lets only root make user namespaces",
+        "kernel/unprivileged_userns_clone", "0", "the kernel lets only root create user namespaces",
         "set kernel.unprivileged_userns_clone=1 with sysctl",
     ),
     (
-        "user/max_user_namespaces", "0", "the kernel is set to allow no user namespaces",
+        "user/max_user_namespaces", "0", "the kernel does not allow user namespaces",
         "set user.max_user_namespaces=10000 with sysctl",
     ),
 )  # fmt: skip
 _NAMESPACE_REMEDY = (
-    "let this machine make user namespaces (in a container: start it with a seccomp profile that allows them)"
+    "allow user namespaces on this machine (in a container: start it with a seccomp profile that allows them)"
 )
 _LANDLOCK_REMEDY = "use Linux 5.13 or newer with landlock in the kernel's list of security modules (lsm=)"
-_UNKNOWN_MACHINE = "no system calls are known by number for this kind of machine, so there is no filter"
+_UNKNOWN_MACHINE = "the seccomp filter does not support this type of machine"
 
 
 class ProbeResult(Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class SandboxProbe:
                 missing_levels.append(
                     MissingLevel(
                         level=level,
-                        reason=f"RETINUE_SANDBOX={self._max_level} asks for less",
+                        reason=f"RETINUE_SANDBOX={self._max_level} limits the level",
                         remedy="unset RETINUE_SANDBOX",
                     )
                 )
@@ -111,7 +111,7 @@ async def _find_missing(
     if not await asyncio.to_thread(has_bind_fd, bwrap_path):
         return MissingLevel(
             level=level,
-            reason=f"{bwrap_path} has no --bind-fd, so it lays folders by name",
+            reason=f"{bwrap_path} has no --bind-fd, so it cannot mount folders safely",
             remedy=INSTALL_HINT,
         )
     error = await _trial_error(lambda: bubblewrap_command(_EMPTY_SCOPE, "true", bwrap=bwrap_path))
@@ -126,7 +126,7 @@ async def _trial_error(build: Callable[[], SandboxedCommand]) -> str | None:
         return str(error)
     if result.exit_code == 0:
         return None
-    return " ".join(result.output.text().split()) or "it did not start, and does not say why"
+    return " ".join(result.output.text().split()) or "it did not start and printed no error"
 
 
 def _namespace_error(error: str) -> MissingLevel:

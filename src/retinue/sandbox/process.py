@@ -101,7 +101,7 @@ class StreamedProcess:
         """Wait for the end; return the exit code and the cleanup notes.
 
         Returns when none of its processes is alive. The command starts when its network is open. A
-        cancellation ends it first and is then raised.
+        cancellation ends the command first and is then raised.
         """
         notes: tuple[str, ...] = ()
         try:
@@ -181,7 +181,7 @@ class _RunningCommand(Generic[S]):
         return self._first_pid.result() if self._first_pid.done() else None
 
     async def stop(self) -> None:
-        """End the command; the task that waits for it finds it gone."""
+        """End the command and wait until it has exited."""
         if not self._exit_task.done():
             await self._terminate()
         await asyncio.shield(self._exit_task)
@@ -385,11 +385,11 @@ def _terminate_groups(process: "subprocess.Popen[bytes]") -> None:
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
     """Stop the launcher, so that it starts nothing more, then kill it and its descendants."""
     process.send_signal(signal.SIGSTOP)
-    descendants_left = descendant_pids(process.pid)
+    descendants = descendant_pids(process.pid)
     process.kill()
     # Anything started just before the stop is still in its group: nothing leaves the group that early.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    for pid in descendants_left:
+    for pid in descendants:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

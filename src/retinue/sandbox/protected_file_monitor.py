@@ -1,4 +1,4 @@
-"""Remove files that other programs act on as soon as a running command creates them."""
+"""Rename files that other programs act on as soon as a running command creates them."""
 
 import os
 import select
@@ -54,7 +54,7 @@ def start_monitor(
     except OSError:
         _monitor_slots.release()
         return no_clean_up
-    thread = Thread(target=monitor.run, name="vigil", daemon=True)
+    thread = Thread(target=monitor.run, name="file-monitor", daemon=True)
     thread.start()
 
     def stop_monitor() -> tuple[str, ...]:
@@ -192,7 +192,7 @@ class _ProtectedFileMonitor:
         self._removal_counts[path] += 1
         if self._removal_counts[path] > MAX_REMOVALS:
             self.notes[path] = (
-                f"the command was ended: it made {printable_path(path)} again and again, which is closed"
+                f"the command was killed: it repeatedly created {printable_path(path)}, which is a closed path"
             )
             self._end_command()
 

@@ -22,10 +22,10 @@ from retinue.sandbox.output_capture import MAX_FILE_BYTES, OpenOutputFile
 from retinue.sandbox.probe import ProbeResult, SandboxProbe
 
 MAX_COMMAND_BYTES = 120_000
-"""The kernel accepts no longer single argument."""
+"""Maximum length of one argument that the kernel accepts."""
 
 INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ")
-"""The only variables of our environment that a command at level none gets."""
+"""Variables of our environment that a command at level none inherits."""
 
 _SET_DUMPABLE = 4
 
@@ -35,8 +35,7 @@ def make_shell_factory(
 ) -> Callable[[Scope], Shell]:
     """Return a function that makes the shell of a scope.
 
-    The sandbox level is requested for every command, and detected once. `records_folder` holds the command
-    records that must survive a kill.
+    The sandbox level is detected once. `records_folder` contains the command records that must survive a kill.
     """
 
     def shell(scope: Scope) -> Shell:
@@ -71,15 +70,15 @@ def _check_command(command: str) -> None:
     try:
         raw = command.encode()
     except UnicodeEncodeError as error:
-        raise Failed("the command is not valid Unicode: write it without lone surrogates") from error
+        raise Failed("the command is not valid Unicode. Remove the lone surrogates") from error
     if not command.strip():
-        raise Failed("there is no command to run: it is blank")
+        raise Failed("the command is empty")
     if b"\0" in raw:
-        raise Failed("the command holds a NUL character, which no command can")
+        raise Failed("the command contains a NUL character. Remove it")
     if len(raw) > MAX_COMMAND_BYTES:
         raise Failed(
-            f"the command is {len(raw):,} bytes long, and {MAX_COMMAND_BYTES:,} is the most: "
-            "write it to a file and run that"
+            f"the command is {len(raw):,} bytes long; the limit is {MAX_COMMAND_BYTES:,}. "
+            "Write it to a file and run the file"
         )
 
 
@@ -95,7 +94,7 @@ async def _build_command(build: Callable[[], SandboxedCommand]) -> SandboxedComm
         building.add_done_callback(_discard_command)
         raise
     except OSError as error:
-        raise Failed(f"the command was not run: its sandbox cannot be made ({error})") from error
+        raise Failed(f"the command was not run: its sandbox cannot be created ({error})") from error
 
 
 def _discard_command(building: "asyncio.Future[SandboxedCommand]") -> None:
@@ -109,15 +108,15 @@ def _discard_command(building: "asyncio.Future[SandboxedCommand]") -> None:
 
 def _command_result(result: process.ProcessResult, level: SandboxLevel) -> CommandResult:
     if result.exit_code is None and not result.timed_out and not result.killed:
-        message = " ".join(result.output.text().split())[:1000] or "it does not say why"
+        message = " ".join(result.output.text().split())[:1000] or "no error message"
         raise Failed(
-            f"the command was not run: the sandbox (level {level}) could not be made: {message}; "
-            "`retinue doctor` says what is missing"
+            f"the command was not run: the sandbox (level {level}) could not be created: {message}. "
+            "Run `retinue doctor` to see what is missing"
         )
     output = result.output
     notes = result.notes
     if output.file_name and not output.is_file_complete:
-        notes = (*notes, f"{output.file_name} holds only the first {MAX_FILE_BYTES // 1_000_000} MB")
+        notes = (*notes, f"{output.file_name} contains only the first {MAX_FILE_BYTES // 1_000_000} MB")
     return CommandResult(
         exit_code=result.exit_code,
         output=output.text(),
@@ -137,7 +136,7 @@ def _prepare_private_tmp(scope: Scope) -> str:
         Path(scope.tmp_folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Failed(
-            f"the command was not run: {scope.tmp_folder} cannot be made ({error.strerror})"
+            f"the command was not run: {scope.tmp_folder} cannot be created ({error.strerror})"
         ) from error
     return scope.tmp_folder
 
@@ -174,6 +173,6 @@ def _inherited_environment(env: Mapping[str, str], root: str) -> dict[str, str]:
 
 @cache
 def _protect_own_memory() -> None:
-    """Protect our own memory and environment, which contain keys, where no sandbox does."""
+    """Keep unsandboxed commands from reading our memory and environment, which contain keys."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,1 +1,1 @@
-"""cli_agents."""
+"""Sandboxed CLI agents."""

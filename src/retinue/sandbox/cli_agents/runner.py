@@ -28,9 +28,9 @@ from retinue.sandbox.probe import ProbeResult, SandboxProbe
 from retinue.sandbox.process import StreamedProcess
 
 GRACE_S = 2.0
-"""Seconds between the request to end and the kill."""
+"""Seconds between SIGTERM and SIGKILL."""
 WRAPPER_FOLDER = ".retinue/bin"
-"""Folder in the home where a wrapper finds the program that it starts."""
+"""Folder in the home that contains the program for its wrapper."""
 MAX_STDERR_BYTES = 8_000
 """Bytes of standard error that are kept: the newest."""
 
@@ -115,10 +115,10 @@ class CliAgentRunner:
             if command.start_gate_fd >= 0:
                 os.close(command.start_gate_fd)
         if process.end_requested:
-            raise Failed(f"{program.binary} was ended: another turn of its conversation began")
+            raise Failed(f"{program.binary} was stopped: another turn of its conversation started")
         if exit_code is None and not process.was_killed:
-            reason = " ".join(stderr.text.split())[-1000:] or "it does not say why"
-            raise Failed(f"{program.binary} was not started: its sandbox cannot be made ({reason})")
+            reason = " ".join(stderr.text.split())[-1000:] or "no error message"
+            raise Failed(f"{program.binary} was not started: its sandbox cannot be created ({reason})")
         return ProcessExit(exit_code=exit_code, stderr_tail=stderr.text, notes=notes)
 
     def _build_command(
@@ -181,10 +181,7 @@ class CliAgentRunner:
             raise
 
     def _find_program(self, binary: str, scope: Scope, install: str) -> InstalledProgram:
-        """Find the program.
-
-        Its mounts never contain the person's or our own files.
-        """
+        """Find the program; its mounts never contain the user's or Retinue's own files."""
         own_folders = ("/" + "/".join(literal_components(each)) for each in scope.retinue_paths)
         private_folders = tuple(
             map(
@@ -194,7 +191,7 @@ class CliAgentRunner:
         )
         program = find_program(binary, self._env.get("PATH", os.defpath), private_folders)
         if program is None:
-            hint = f"Install it with `{install}`." if install else "Write the whole path of a program."
+            hint = f"Install it with `{install}`." if install else "Set the absolute path of a program."
             raise Failed(f"{binary} is not installed or not on the PATH. {hint}")
         return program
 
@@ -205,16 +202,16 @@ def _prepare_home(binary: str, home: str, files: Mapping[str, str]) -> None:
         for name, text in files.items():
             write_home_file(home, name, text, mode=0o700 if name.startswith(f"{WRAPPER_FOLDER}/") else 0o600)
     except OSError as error:
-        raise Failed(f"the home of {binary} cannot be made ready: {error.strerror}") from error
+        raise Failed(f"the home of {binary} cannot be prepared: {error.strerror}") from error
 
 
 def _working_folder(program: CliAgentCommand, scope: Scope) -> str:
-    """Return the folder to start in; empty: the default folder of this scope's commands."""
+    """Return the folder to start in; empty for the default folder of this scope's commands."""
     wanted = os.path.realpath(os.path.join(scope.root, program.workdir))  # noqa: PTH118
     verdict = scope.check_path(wanted, "read")
     if verdict.ok and os.path.isdir(wanted):  # noqa: PTH112
         return wanted
     if program.workdir:
-        reason = verdict.rule if not verdict.ok else "it is no folder"
-        raise Failed(f"{program.binary} cannot work in {wanted} ({reason}): mend chat.config.workdir")
+        reason = verdict.rule if not verdict.ok else "it is not a folder"
+        raise Failed(f"{program.binary} cannot work in {wanted} ({reason}). Change chat.config.workdir")
     return ""

@@ -135,7 +135,7 @@ def _file_stamp(status: os.stat_result | None) -> tuple[int, ...]:
 
 def _changed_error(file_name: str) -> Failed:
     name = file_name if file_name.isprintable() else ascii(file_name)
-    return Failed(f"{name} was changed by someone else meanwhile: read it again, then repeat what you wanted")
+    return Failed(f"{name} was changed by another process. Read it again and repeat the edit")
 
 
 def _sync_folder(folder: int) -> None:

@@ -59,7 +59,7 @@ class FolderScan(Struct, frozen=True, kw_only=True):
     name_count: int
     folders: tuple[str, ...]
     candidates: tuple[tuple[str, PathKind], ...]
-    """Names that some pattern may match: the scope is asked each time."""
+    """Names that some pattern may match; the scope decides."""
     pipes: tuple[str, ...]
     joined_files: str
     """All its file names in one string, because thousands of folders are cached."""
@@ -93,7 +93,7 @@ class NameFilter(Struct, frozen=True, kw_only=True):
 def find_closed_paths(
     scope: Scope, trees: Iterable[str], *, limit: int = MAX_SCANNED_NAMES, fail_on_races: bool = True
 ) -> ClosedPaths:
-    """Find every path below these folders that the scope closes or that must be watched.
+    """Find every path below these folders that the scope closes or guards.
 
     Closed folders are not entered, links are not followed. Raises Failed beyond the limit. With
     `fail_on_races` also when a folder is replaced by a link meanwhile: its content may be anywhere.
@@ -127,7 +127,7 @@ def _scan_trees(
             except OSError as error:
                 if error.errno == errno.ELOOP and fail_on_races:
                     raise Failed(
-                        f"{printable_path(folder)} was being moved while a command was made ready: try again"
+                        f"{printable_path(folder)} was moved while the sandbox was being built. Try again"
                     ) from error
                 if error.errno not in (*_GONE_ERRORS, errno.ELOOP):
                     found[folder] = PathKind.UNREADABLE
@@ -135,8 +135,8 @@ def _scan_trees(
             remaining -= scan.name_count
             if remaining < 0:
                 raise Failed(
-                    f"{printable_path(tree)} holds more than {limit:,} names, too many to look through for what is closed: "
-                    "let the agent work in a smaller folder"
+                    f"{printable_path(tree)} contains more than {limit:,} files and folders: too many to scan for closed "
+                    "paths. Use a smaller folder as workspace"
                 )
             pending += [f"{folder}/{name}" for name in scan.folders]
             pending += _classify_entries(scope, folder, scan, found)
@@ -168,7 +168,7 @@ def _cached_scan(folder: str, name_filter: NameFilter, reliable_devices: frozens
     """
     status = os.lstat(folder)
     if stat.S_ISLNK(status.st_mode):
-        raise OSError(errno.ELOOP, "a link stands where a folder was")
+        raise OSError(errno.ELOOP, "the folder was replaced by a link")
     stamp = folder_stamp(status)
     cached = name_filter.scans.get(folder)
     if cached is not None and cached.stamp == stamp:

@@ -48,18 +48,18 @@ SHARED_FILE_PATTERNS: Globs = (
     "**/node_modules/**", "**/site-packages/**", "**/dist-packages/**", "**/.venv/**", "**/venv/**",
     "/usr/**", "/opt/**", "/nix/store/**",
 )  # fmt: skip
-"""Places where installers create hard links on purpose: files there may be read all the same."""
+"""Folders in which installers create hard links on purpose: files there may be read."""
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 """Never waits for the other end of a pipe, never takes a terminal."""
 
-_DANGLING_LINK = "it goes through a link that leads nowhere, and nothing is made through a link"
+_DANGLING_LINK = "it contains a symbolic link to a missing target, and files are not created through links"
 _SUGGEST_AMONG = 2_000
 _CHUNK_BYTES = 1_000_000
 
 
 class OpenFile(Struct, frozen=True):
-    """An open file or folder: its name as the rules know it, and the scope that judges it."""
+    """An open file or folder, and its name as the rules know it."""
 
     fd: int
     name: str
@@ -84,7 +84,7 @@ class WriteTarget(Struct, frozen=True, kw_only=True):
 class GuardedFiles(Struct, frozen=True):
     """Files bound to one scope.
 
-    An opened file is judged by its real name, so no way of naming it leads around a rule.
+    An opened file is checked by its real name, so that no other name of it bypasses a rule.
     """
 
     scope: Scope
@@ -96,7 +96,7 @@ class GuardedFiles(Struct, frozen=True):
         """Read at most max_bytes of a regular file."""
         with self._open_readable(path) as file:
             if file.is_folder:
-                raise Failed(f"{printable_path(path)} is a folder: use ls to see what is in it")
+                raise Failed(f"{printable_path(path)} is a folder. Use ls to list it")
             self._check_hard_links(path, file)
             data = _read_content(file.fd, file.status.st_size, max_bytes)
             return FileContent(real_path=file.name, data=data, size=max(file.status.st_size, len(data)))
@@ -105,7 +105,7 @@ class GuardedFiles(Struct, frozen=True):
         """List a folder, sorted, links as links, without what the scope refuses."""
         with self._open_readable(path) as file:
             if not file.is_folder:
-                raise Failed(f"{printable_path(path)} is a file, not a folder: use read to see what is in it")
+                raise Failed(f"{printable_path(path)} is a file, not a folder. Use read to read it")
             return list_folder(self._listing_scope(file), file.fd, file.name, limit=MAX_WALK_NAMES)
 
     def walk(self, path: str, *, limit: int = MAX_WALK_NAMES) -> Iterator[FileEntry]:
@@ -140,13 +140,13 @@ class GuardedFiles(Struct, frozen=True):
         with self._open_write_target(path) as target:
             if self.only_writable is not None and target.name != self.only_writable:
                 raise self._out_of_scope(
-                    path, f"a person allowed {printable_path(self.only_writable)} and nothing else", "write"
+                    path, f"the approval covers only {printable_path(self.only_writable)}", "write"
                 )
             if expected is not None and (
                 target.missing_folders or _stat_or_fail(path, target.folder, target.file_name) is None
             ):
                 raise Failed(
-                    f"no such file: {printable_path(path)} (in {self.scope.root}); use write to make it"
+                    f"no such file: {printable_path(path)} (in {self.scope.root}). Use write to create it"
                 )
             try:
                 with open_target_folder(target.folder, target.missing_folders) as folder:
@@ -166,7 +166,7 @@ class GuardedFiles(Struct, frozen=True):
         try:
             status = os.fstat(fd)
             if name is None:
-                raise self._out_of_scope(path, "it has no name any more")
+                raise self._out_of_scope(path, "it was deleted or moved")
             self._check_readable(path, name, status.st_mode, start)
             yield OpenFile(fd, name, status, start.is_private_tmp)
         except OSError as error:
@@ -222,7 +222,7 @@ class GuardedFiles(Struct, frozen=True):
         """
         parts = parse_path(path, self.scope.root)
         if path.endswith(("/", "/.")) or path == "." or parts[-1:] in ((), ("..",)):
-            raise Failed(f"{printable_path(path)} names a folder: name a file")
+            raise Failed(f"{printable_path(path)} is a folder. Name a file")
         if not self.scope.writable and not self.scope.is_private_tmp("/" + "/".join(parts)):
             raise self._read_only_error(path)
         with self._open_existing_folder(path, parts, follow_links=True) as target:
@@ -231,7 +231,7 @@ class GuardedFiles(Struct, frozen=True):
                 return
         with self._open_existing_folder(path, self._link_target(path, parts), follow_links=False) as target:
             if self._is_symlink(path, target):
-                raise self._out_of_scope(path, "it became a link meanwhile", "write")
+                raise self._out_of_scope(path, "it was replaced by a symbolic link", "write")
             yield target
 
     def _is_symlink(self, path: str, target: WriteTarget) -> bool:
@@ -242,7 +242,7 @@ class GuardedFiles(Struct, frozen=True):
         if stat.S_ISLNK(status.st_mode):
             return True
         if stat.S_ISDIR(status.st_mode):
-            raise Failed(f"{printable_path(path)} is a folder: name a file")
+            raise Failed(f"{printable_path(path)} is a folder. Name a file")
         if not stat.S_ISREG(status.st_mode):
             raise Failed(f"{printable_path(path)} is not a regular file")
         if status.st_nlink > 1:
@@ -260,7 +260,7 @@ class GuardedFiles(Struct, frozen=True):
             raise self._access_error(path, parts, error, "write") from error
         os.close(fd)
         if name is None:
-            raise self._out_of_scope(path, "it has no name any more", "write")
+            raise self._out_of_scope(path, "it was deleted or moved", "write")
         return path_components(name)
 
     @contextmanager
@@ -273,7 +273,7 @@ class GuardedFiles(Struct, frozen=True):
             raise self._out_of_scope(path, "nothing allows write", "write")
         start = from_existing_folder(first_start)
         if not start.components:
-            raise Failed(f"{printable_path(path)} is a folder: name a file")
+            raise Failed(f"{printable_path(path)} is a folder. Name a file")
         anchor = open_start_folder(start)
         try:
             folder, missing = self._open_deepest_folder(
@@ -286,7 +286,7 @@ class GuardedFiles(Struct, frozen=True):
             os.close(anchor)
         try:
             if folder_name is None:
-                raise self._out_of_scope(path, "it has no name any more", "write")
+                raise self._out_of_scope(path, "it was deleted or moved", "write")
             name = "/".join((folder_name.rstrip("/"), *missing, start.components[-1]))
             self._check_writable(path, name, folder_name, missing, start)
             if missing and _stat_or_fail(path, folder, missing[0]) is not None:
@@ -315,7 +315,7 @@ class GuardedFiles(Struct, frozen=True):
                 if not depth or ".." in rest[depth - 1 :]:
                     raise
         raise Failed(
-            f"more than {MAX_NEW_FOLDERS} folders would have to be made for one file: name a place nearer by"
+            f"more than {MAX_NEW_FOLDERS} folders would have to be created for one file. Use a shorter path"
         )
 
     def _check_writable(
@@ -335,7 +335,7 @@ class GuardedFiles(Struct, frozen=True):
         if target.missing_folders:
             expected = (name_of_fd(target.folder) or "").rstrip("/") + "/" + "/".join(target.missing_folders)
             if name_of_fd(folder) != expected:
-                raise self._out_of_scope(path, "its folder was moved meanwhile", "write")
+                raise self._out_of_scope(path, "its folder was moved", "write")
 
     def _access_error(
         self, path: str, parts: tuple[str, ...], error: OSError, access: FileAccess = "read"
@@ -345,7 +345,7 @@ class GuardedFiles(Struct, frozen=True):
         A path outside the scope is refused whether it exists or not.
         """
         if error.errno == errno.EXDEV:
-            return self._out_of_scope(path, f"it leads out of the folder you may {access}", access)
+            return self._out_of_scope(path, f"it leads outside the folder you may {access}", access)
         normal_path = os.path.normpath("/" + "/".join(parts))
         rule = refusing_rule(self.scope, normal_path, access)
         if rule is not None and (access == "write" or not can_contain_readable(self.scope, normal_path)):
@@ -359,9 +359,9 @@ class GuardedFiles(Struct, frozen=True):
     def _suggestion(self, path: str) -> str:
         folder, slash, name = path.rstrip("/").rpartition("/")
         with suppress(RetinueError):
-            names = {one.path for one in self.list(folder + slash or ".")[:_SUGGEST_AMONG]}
+            names = {entry.path for entry in self.list(folder + slash or ".")[:_SUGGEST_AMONG]}
             close = difflib.get_close_matches(name, names, 1)
-            return "".join(f"; did you mean {printable_path(folder + slash + one)}?" for one in close)
+            return "".join(f"; did you mean {printable_path(folder + slash + match)}?" for match in close)
         return ""
 
     def _out_of_scope(
@@ -381,8 +381,8 @@ class GuardedFiles(Struct, frozen=True):
 
     def _hard_link_error(self, path: str, status: os.stat_result, access: FileAccess) -> OutOfScope:
         return OutOfScope(
-            f"{printable_path(path)} has {status.st_nlink} names (hard links), and the others may be closed to you: "
-            f"such a file is not {'read' if access == 'read' else 'written'}. A copy of it would be.",
+            f"{printable_path(path)} has {status.st_nlink} hard links, and another one may be denied to you, so it was not "
+            f"{'read' if access == 'read' else 'written'}. A copy of it would be allowed.",
             error="hard_link",
             resource=path,
             allowed=self.scope.read if access == "read" else self.scope.write,

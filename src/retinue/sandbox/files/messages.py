@@ -13,28 +13,28 @@ _MAX_PATTERNS = 8
 _MAX_PATH_CHARS = 300
 
 _ERROR_MESSAGES = {
-    errno.ENOTDIR: "a part of {path} is a file, not a folder",
-    errno.EACCES: "this user may not {wish} {path}",
-    errno.EPERM: "this user may not {wish} {path}",
-    errno.ELOOP: "{path} goes through links that lead in a circle",
+    errno.ENOTDIR: "a parent of {path} is a file, not a folder",
+    errno.EACCES: "this user has no permission to {access} {path}",
+    errno.EPERM: "this user has no permission to {access} {path}",
+    errno.ELOOP: "{path} contains a loop of symbolic links",
     errno.ENAMETOOLONG: "a name in {path} is too long",
     errno.ENXIO: "{path} is not a regular file",
     errno.ENODEV: "{path} is not a regular file",
-    errno.EISDIR: "{path} is a folder: name a file",
-    errno.EAGAIN: "{path} was being moved while it was opened; try again",
-    errno.EMFILE: "too many files are open; try again",
-    errno.ENFILE: "too many files are open; try again",
-    errno.ESTALE: "{path} is gone; look again with ls",
-    errno.ETXTBSY: "{path} is a program that is running; stop it first",
+    errno.EISDIR: "{path} is a folder. Name a file",
+    errno.EAGAIN: "{path} was moved while it was opened. Try again",
+    errno.EMFILE: "too many files are open. Try again",
+    errno.ENFILE: "too many files are open. Try again",
+    errno.ESTALE: "{path} no longer exists. Check with ls",
+    errno.ETXTBSY: "{path} is a running program. Stop it first",
 }
 """Messages for the errors that an agent can understand; others keep the system's text."""
 
 _DISK_ERRORS = {
     errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the quota of this user is used up",
+    errno.EDQUOT: "the disk quota of this user is exhausted",
     errno.EROFS: "the disk is read-only",
-    errno.EIO: "the disk does not answer",
-    errno.EFBIG: "it is larger than a file may be here",
+    errno.EIO: "the disk reported an input/output error",
+    errno.EFBIG: "it exceeds the maximum file size",
 }
 
 
@@ -85,7 +85,9 @@ def _ceiling_limits(ceilings: Iterable[Ceiling], access: FileAccess) -> str:
 def file_error(error: OSError, path: str, access: str) -> Failed:
     code = error.errno or 0
     if access == "write" and code in _DISK_ERRORS:
-        return DiskError(f"{printable_path(path)} was not written: {_DISK_ERRORS[code]}. Nothing was changed")
-    message = _ERROR_MESSAGES.get(code, "{path} cannot be {done}: " + os.strerror(code))
+        return DiskError(
+            f"{printable_path(path)} was not written: {_DISK_ERRORS[code]}, and nothing was changed"
+        )
+    message = _ERROR_MESSAGES.get(code, "{path} cannot be {participle}: " + os.strerror(code))
     participle = "read" if access == "read" else "written"
-    return Failed(message.format(path=printable_path(path), wish=access, done=participle))
+    return Failed(message.format(path=printable_path(path), access=access, participle=participle))

@@ -56,7 +56,7 @@ def lookup_starts(scope: Scope, parts: tuple[str, ...], access: FileAccess) -> I
 
 
 def scope_for_name(scope: Scope, name: str, *, is_private_tmp: bool) -> Scope:
-    """Return the scope that judges a name: patterns of /tmp do not apply to the machine's /tmp."""
+    """Return the scope to check a name with: patterns of /tmp do not apply to the machine's /tmp."""
     return (
         scope
         if is_private_tmp or not scope.tmp_folder or not is_under_tmp(name)
@@ -108,8 +108,8 @@ def visible_name(start: LookupStart, folder: int, fd: int) -> str | None:
 def open_below(opener: Opener, folder: int, rest: tuple[str, ...], flags: int) -> int:
     """Open a path below a folder.
 
-    The kernel refuses an absolute link. If its target is inside the folder, the target is opened instead: the
-    answer of realpath is only a guess, which the kernel checks like any other path.
+    The kernel refuses an absolute link. If its target is inside the folder, the target is opened instead. The
+    result of realpath is only a guess, which the kernel checks like any other path.
     """
     try:
         return opener(folder, "/".join(rest) or ".", flags, True)
@@ -139,11 +139,11 @@ def parse_path(path: str, root: str) -> tuple[str, ...]:
     A path is data: nothing in it is expanded. Raises Failed for what cannot be a file name.
     """
     if not path:
-        raise Failed("a path is needed, and this one is empty")
+        raise Failed("the path is empty")
     if len(path) > MAX_PATH_CHARS:
         raise Failed(f"the path {printable_path(path)} is longer than {MAX_PATH_CHARS:,} characters")
     if "\0" in path:
-        raise Failed(f"the path {printable_path(path)} holds a NUL character, which no file name can")
+        raise Failed(f"the path {printable_path(path)} contains a NUL character")
     if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
         raise Failed(f"the path {printable_path(path)} is not valid Unicode")
     return path_components(path if path.startswith("/") else f"{root}/{path}")
@@ -168,4 +168,4 @@ def _create_private_tmp(start: LookupStart) -> int:
             os.mkdir(start.folder, 0o700)  # noqa: PTH102
         return os.open(start.folder, _FOLDER_FLAGS | os.O_NOFOLLOW)
     except OSError as error:
-        raise Failed(f"the folder behind {TMP} cannot be made: {error.strerror}") from error
+        raise Failed(f"the folder behind {TMP} cannot be created: {error.strerror}") from error

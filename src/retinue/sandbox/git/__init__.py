@@ -1,1 +1,1 @@
-"""git."""
+"""Git repositories and worktrees."""

@@ -52,7 +52,9 @@ class Repository(Struct, frozen=True, kw_only=True):
     def create_writable_folders(self, branch_prefix: str) -> None:
         for folder in self.writable_folders(branch_prefix):
             if os.path.islink(folder) or os.path.realpath(os.path.dirname(folder)) != os.path.dirname(folder):
-                raise Failed(f"{folder} is a link, which is not followed: git's own folder must be one piece")
+                raise Failed(
+                    f"{folder} is a symbolic link, which is not followed. Replace it with a real folder"
+                )
             os.makedirs(folder, exist_ok=True)  # noqa: PTH103
 
     @asynccontextmanager
@@ -60,7 +62,7 @@ class Repository(Struct, frozen=True, kw_only=True):
         """Serialise git commands that create worktrees, across all processes.
 
         Git reads the administrative files of every worktree when it creates one, and fails on those that are
-        just being written. Where a file system has no locks, nothing is waited for.
+        just being written. On a file system without locks, this does nothing.
         """
         fd = os.open(self.common_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -92,14 +94,16 @@ class Repository(Struct, frozen=True, kw_only=True):
 def find_repository(root: str) -> Repository | None:
     """Find the repository around a folder, or None.
 
-    Raises Failed for an incomplete repository: continuing in an outer one would be a different place.
+    Raises Failed for an incomplete repository, instead of continuing with an outer one.
     """
     for folder in _parent_folders(os.path.realpath(root)):
         dot_git = os.path.join(folder, ".git")
         if not os.path.lexists(dot_git):
             continue
         if os.path.islink(dot_git):
-            raise Failed(f"{dot_git} is a link, which is not followed: put git's own folder there")
+            raise Failed(
+                f"{dot_git} is a symbolic link, which is not followed. Replace it with the git folder"
+            )
         if os.path.isdir(dot_git):
             return Repository(top_level=folder, common_dir=dot_git, git_dir=dot_git)
         return _linked_repository(folder, dot_git)
@@ -123,8 +127,8 @@ def _linked_repository(folder: str, pointer: str) -> Repository:
     )
     if not is_known or not os.path.isdir(os.path.join(common_dir, "objects")):
         raise Failed(
-            f"{pointer} leads to a repository that does not know this folder (a submodule, or a moved worktree): "
-            "start in the repository itself, or run `git worktree repair`"
+            f"{pointer} points to a repository that does not list this folder (a submodule, or a moved worktree). "
+            "Start in the repository itself, or run `git worktree repair`"
         )
     return Repository(top_level=folder, common_dir=common_dir, git_dir=git_dir)
 

@@ -187,7 +187,9 @@ class Worktrees:
         for part in os.path.relpath(root, repo.top_level).split("/"):
             workspace = workspace if part == "." else os.path.join(workspace, part)
             if os.path.islink(workspace):
-                raise _creation_error(repo, f"{workspace} is a link there: commit what is in {root} first")
+                raise _creation_error(
+                    repo, f"{workspace} is a symbolic link there. Commit the files of {root} first"
+                )
             Path(workspace).mkdir(exist_ok=True)
         self.unclaimed.mark_created(os.path.basename(target))
         return workspace, repo.main_path
@@ -206,8 +208,8 @@ class Worktrees:
     async def _is_clean(self, repo: Repository, target: str, git_dir: str) -> bool:
         """Return whether git reports no changes.
 
-        Uses git's own administrative files for this folder, never what the folder says about itself, and
-        compares file contents, never only size and time.
+        Uses git's own administrative files, not the `.git` file in the worktree, and compares file contents, not
+        only sizes and times.
         """
         _backdate_index(git_dir)
         arguments = (
@@ -264,8 +266,8 @@ class Worktrees:
     async def _check_git_allowed(self, top_level: str) -> None:
         if await self._find_sandbox_level() is not SandboxLevel.STRICT and not self._is_trusted(top_level):
             raise Refused(
-                f"git is not run in {top_level}: its settings can start programs, and the sandbox here is not strict. "
-                f"`retinue trust {shlex.quote(top_level)}` if it is yours; `retinue doctor` says what the sandbox lacks"
+                f"git was not run in {top_level}: its settings can start programs, and the sandbox is not strict. "
+                f"Run `retinue trust {shlex.quote(top_level)}` if it is yours, or `retinue doctor` to see what the sandbox lacks"
             )
 
 
@@ -292,23 +294,23 @@ def _backdate_index(git_dir: str) -> None:
 def _remove_tree(folder: str) -> None:
     """Remove a folder. Links inside it are removed, never followed."""
     if os.path.islink(folder) or os.path.realpath(folder) != folder:
-        raise OSError(f"{folder} is not where it seems to be")
+        raise OSError(f"{folder} is a symbolic link or inside one")
     shutil.rmtree(folder)
 
 
 def _creation_error(repo: Repository, reason: str) -> Failed:
     return Failed(
-        f"no worktree of {repo.top_level} could be made, and the agent is not to work outside of one: {reason}"
+        f"no worktree of {repo.top_level} could be created, and the agent must work in one: {reason}"
     )
 
 
 def _git_failure_reason(result: CommandResult) -> str:
     if result.timed_out:
-        return f"git did not end within {GIT_TIMEOUT_S:g} seconds"
+        return f"git timed out after {GIT_TIMEOUT_S:g} seconds"
     lines = [line for line in result.output.splitlines() if line.strip()]
     message = next(
         (line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else ""
     )
     if "HEAD" in message and ("invalid reference" in message or "not a valid object name" in message):
-        return f"it has no commit to begin with ({message.strip()}): commit something first"
-    return message.strip() or "git did not say why"
+        return f"it has no commit yet ({message.strip()}). Commit something first"
+    return message.strip() or "git printed no error"
