@@ -124,8 +124,8 @@ class SessionStore(Protocol):
         """Return the definition in the session's own preset.md, and the hash of its text."""
         ...
 
-    async def update(self, session: Session, **facts: Any) -> Session:
-        """Replace facts of session.json: name, pinned_at, attributes, preset_hash, aliases, user_grants."""
+    async def update(self, session: Session, **changes: Any) -> Session:
+        """Replace fields of session.json: name, pinned_at, attributes, preset_hash, aliases, user_grants."""
         ...
 
     async def delete(self, session: Session) -> str:

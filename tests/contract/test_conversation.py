@@ -471,7 +471,7 @@ async def test_appending_to_a_removed_file_is_an_error(store: FileStore, session
     async with store.open(session) as conversation:
         await conversation.append(PROMPT)
         session_file(session).unlink()
-        with pytest.raises(Failed, match="is gone"):
+        with pytest.raises(Failed, match="is missing"):
             await conversation.append(ANSWER)
 
 

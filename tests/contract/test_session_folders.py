@@ -401,7 +401,7 @@ async def test_an_ambiguous_prefix_lists_the_candidates_and_an_unknown_name_sugg
     store: FileStore,
 ):
     first, second = await store.create(describe_session()), await store.create(describe_session())
-    with pytest.raises(UsageError, match="could be 2 sessions") as caught:
+    with pytest.raises(UsageError, match="matches 2 sessions") as caught:
         await store.find("gener")
     assert first.id in str(caught.value)
     assert second.id in str(caught.value)
@@ -437,7 +437,7 @@ async def test_a_file_that_is_no_session_is_refused_and_left_unchanged(
         (folder / name).write_text(text)
         with pytest.raises(UsageError, match="is not a session"):
             await store.find(str(folder / name))
-    with pytest.raises(UsageError, match="is not a session's folder"):
+    with pytest.raises(UsageError, match="is not a session folder"):
         await store.find(str(folder))
     assert sorted(path.name for path in folder.iterdir()) == ["notes.md", "session.md"]
     assert (folder / "session.md").read_text() == text

@@ -175,9 +175,9 @@ class StoredSessions:
             yield redacting.feed(piece)
         yield redacting.flush()
 
-    async def entries_page(self, ref: str, span: PageRequest) -> list[Entry]:
+    async def entries_page(self, ref: str, request: PageRequest) -> list[Entry]:
         """Return one page of a session's entries with secrets redacted."""
-        found = await self.home.store.read_page(await self.find(ref), span)
+        found = await self.home.store.read_page(await self.find(ref), request)
         return [_redact_entry(entry, self.home.redact) for entry in found]
 
     async def iter_entries_between(

@@ -1,1 +1,1 @@
-"""Sessions stored as files, and agent definitions."""
+"""Sessions stored as files."""

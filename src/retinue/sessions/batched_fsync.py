@@ -1,6 +1,6 @@
 """Batched fsync: new sessions are durable before their creation is acknowledged."""
 
-# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
+# Paths are joined and open_fds thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH118, PTH120
 
 import asyncio
@@ -29,22 +29,22 @@ class BatchedFsync:
         self._threads = threads
         self._pending: list[tuple[NewSessionFolder, asyncio.Future[None]]] = []
 
-    async def sync(self, built: NewSessionFolder) -> None:
+    async def sync(self, new_session: NewSessionFolder) -> None:
         """Return once the session is on disk; raise OSError if that fails."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        self._pending.append((built, done))
+        future: asyncio.Future[None] = loop.create_future()
+        self._pending.append((new_session, future))
         if len(self._pending) == 1:
             loop.call_soon(self._start_batch)
         elif len(self._pending) >= MAX_BATCH_SIZE:
             self._start_batch()
-        await self._threads.await_completion(done)
+        await self._threads.await_completion(future)
 
     def _start_batch(self) -> None:
         batch, self._pending = self._pending, []
         if not batch:
             return
-        sessions = [built for built, _ in batch]
+        sessions = [new_session for new_session, _ in batch]
         try:
             result = self._threads.submit(
                 lambda: sync_new_sessions(sessions, self._threads), force_thread=True
@@ -66,11 +66,11 @@ def _failure_per_session(
 def _resolve_futures(
     batch: Sequence[tuple[NewSessionFolder, asyncio.Future[None]]], failures: Sequence[BaseException | None]
 ) -> None:
-    for (_, done), failure in zip(batch, failures, strict=True):
+    for (_, future), failure in zip(batch, failures, strict=True):
         if failure is None:
-            done.set_result(None)
+            future.set_result(None)
         else:
-            done.set_exception(failure)
+            future.set_exception(failure)
 
 
 def sync_new_sessions(
@@ -79,9 +79,11 @@ def sync_new_sessions(
     """Sync new sessions to disk and return the failure of each, or None."""
     failures: list[BaseException | None] = [None] * len(sessions)
     by_parent: dict[str, list[int]] = {}
-    for index, built in enumerate(sessions):
+    for index, new_session in enumerate(sessions):
         try:
-            by_parent.setdefault(_sync_session_files(built.session, built.open_fds), []).append(index)
+            by_parent.setdefault(_sync_session_files(new_session.session, new_session.open_fds), []).append(
+                index
+            )
         except OSError as error:
             failures[index] = error
     for folder, indexes in by_parent.items():
@@ -91,29 +93,31 @@ def sync_new_sessions(
             for index in indexes:
                 failures[index] = error
     threads.durable_sessions.update(
-        built.session.path for built, failure in zip(sessions, failures, strict=True) if failure is None
+        new_session.session.path
+        for new_session, failure in zip(sessions, failures, strict=True)
+        if failure is None
     )
     return failures
 
 
 def sync_session(session: Session, threads: DiskThreadPool) -> None:
-    """Make a session durable whose folder was created by other means."""
+    """Make an existing session durable."""
     _sync_sessions_folder(_sync_session_files(session, ()), threads)
     threads.durable_sessions.add(session.path)
 
 
-def _sync_session_files(session: Session, opened: Sequence[int]) -> str:
+def _sync_session_files(session: Session, open_fds: Sequence[int]) -> str:
     """Sync a session's own files and folders; return the parent folder it shares with others.
 
-    The folder already has its final name, so the first fsync takes most of this along, where an fsync before
-    the rename would cost the journal a commit of its own. The plan repeats facts of session.json, so it is
-    not synced: a lost plan is written again. The preset is synced before session.json, so that a session with
-    an identity has readable permissions. `opened` holds descriptors of freshly written files, in this order.
+    The folder already has its final name, so the first fsync includes most of the other writes. An fsync
+    before the rename would cost another journal commit. The plan repeats data of session.json, so it is not
+    synced: a lost plan is written again. The preset is synced before session.json, so that a session with an
+    identity has readable permissions. `open_fds` holds descriptors of the new files, in this order.
     """
-    for descriptor in opened:
+    for descriptor in open_fds:
         os.fsync(descriptor)
-    if not opened:
-        for name in (file_names.PRESET, file_names.FACTS):
+    if not open_fds:
+        for name in (file_names.PRESET, file_names.METADATA):
             with suppress(FileNotFoundError):
                 fsync_path(os.path.join(session.path, name))
         fsync_path(session.path)
@@ -127,8 +131,8 @@ def _sync_session_files(session: Session, opened: Sequence[int]) -> str:
 def _sync_sessions_folder(folder: str, threads: DiskThreadPool) -> None:
     """Sync a folder of sessions, and its parent if the folder itself may be new."""
     for _ in range(2):
-        known_before = threads.has_synced_folder(folder)
+        was_synced = threads.has_synced_folder(folder)
         threads.sync_folder(folder)
-        if known_before:
+        if was_synced:
             return
         folder = os.path.dirname(folder)

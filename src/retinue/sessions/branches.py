@@ -74,7 +74,7 @@ def _try_create_branch(session: Session, fd: int, end: int, name: str, clock: Cl
         )
         _copy_session(session.path, fd, end, copy, clock)
         create_file(
-            os.path.join(temporary, file_names.BRANCH_FACTS),
+            os.path.join(temporary, file_names.BRANCH_METADATA),
             render_branch_metadata(session.branch, now, end),
             fsync=True,
         )
@@ -154,7 +154,7 @@ def _copy_session(source: str, fd: int, end: int, copy: Session, clock: Clock) -
     os.mkdir(copy.path, 0o700)
     head_line, start = _replace_head_line(fd, end, copy)
     copy_byte_range(os.path.join(copy.path, file_names.SESSION), fd, start, end, prefix=head_line)
-    create_file(os.path.join(copy.path, file_names.FACTS), render_metadata(copy))
+    create_file(os.path.join(copy.path, file_names.METADATA), render_metadata(copy))
     for name in _COPIED_FILES:
         if os.path.isfile(os.path.join(source, name)):
             with _open_with_size(os.path.join(source, name)) as (source_fd, size):

@@ -1,4 +1,4 @@
-"""An open session: its entries as the file has them, and the only way to add to it."""
+"""An open session: read its entries and append to them."""
 
 import asyncio
 import os
@@ -84,7 +84,7 @@ class FileConversation:
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of the file that an unchanged cached copy stands for; 0 if the file must be read again."""
+        """Size of the loaded part of the file; 0 if the file must be read again."""
         return self._file.loaded_bytes if self.is_exact else 0
 
     @property
@@ -96,8 +96,8 @@ class FileConversation:
         """
         if not self.is_exact or self._file.stamp is None:
             return None
-        words = snippet_from_entries(self.entries)
-        return None if words is None else (self._file.stamp, words)
+        snippet = snippet_from_entries(self.entries)
+        return None if snippet is None else (self._file.stamp, snippet)
 
     @property
     def is_truncated(self) -> bool:
@@ -139,14 +139,13 @@ class FileConversation:
         batch, self._queued = self._queued, []
         self._append_running = bool(batch)
         if batch:
-            entries = [entry for some, _ in batch for entry in some]
+            entries = [entry for queued_entries, _ in batch for entry in queued_entries]
             try:
                 self._threads.submit_with_callback(
                     lambda: self._append_entries(entries), lambda error: self._resolve_queued(batch, error)
                 )
-            except (
-                BaseException
-            ) as error:  # even an exception that ends the process must not leave a caller waiting
+            # Even an exception that ends the process must not leave a caller waiting.
+            except BaseException as error:
                 self._resolve_queued(batch, error)
                 raise
 
@@ -233,9 +232,8 @@ class FileConversation:
             if dir_fd >= 0:
                 self._thinking_stamp = _thinking_file_stamp(dir_fd)
                 if self._file.has_unsynced:
-                    with suppress(
-                        DiskError
-                    ):  # the data is written; if it is lost the entries are appended again
+                    # The data is written; if it is lost, the entries are appended again.
+                    with suppress(DiskError):
                         self._file.sync()
                 self._threads.open_conversations -= 1
                 self._file.close()
@@ -282,7 +280,7 @@ class FileConversation:
             missing = self._reload()
             if not missing:
                 return True
-        raise Failed(f"{self._file.path} keeps changing; try again when nobody is writing to it")
+        raise Failed(f"{self._file.path} keeps changing. Try again when nobody is writing to it.")
 
     def _record_entries(self, added: Sequence[Entry]) -> None:
         if self._draft:
@@ -306,7 +304,7 @@ class FileConversation:
             return self.entries != before
 
     def _reload(self) -> list[Entry]:
-        """Load the file as a person left it and return our own entries that it lost."""
+        """Reload the file after an outside change; return our own entries that it no longer contains."""
         self._adopt_transcript(self._file.reload())
         missing = {key: entry for key, entry in self._own_entries.items() if key not in self._known_keys}
         if missing:

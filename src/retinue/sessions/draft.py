@@ -47,12 +47,14 @@ def _write_draft_to_file(fd: int, session: Session, text: str, clock: Clock) -> 
     path = f"{session.path}/{file_names.SESSION}"
     size, tear = file_size_and_tear(fd)
     if tear is not None:
-        raise Conflict(f"{path} ends in the midst of an entry: send something, and it is put in order first")
+        raise Conflict(
+            f"{path} ends with an incomplete entry. Send a message to repair the file, then try again."
+        )
     parsed = parse_last_chunk(fd, path, size)
     if parsed.error is not None:
         raise parsed.error
     if parsed.draft and parsed.open_line_at < 0:
-        raise Conflict(f"{path} holds words that were typed there by hand: send or remove them first")
+        raise Conflict(f"{path} contains text that was typed by hand. Send or remove it first.")
     if strip_draft(text) == parsed.draft and (parsed.open_line_id or not parsed.draft):
         return
     offset = parsed.open_line_at if parsed.open_line_at >= 0 else size
@@ -70,7 +72,7 @@ def _write_draft_to_file(fd: int, session: Session, text: str, clock: Clock) -> 
 
 def _sync_new_session(session: Session) -> None:
     """Sync a new session's folders together with the first text in it."""
-    for name in (file_names.PRESET, file_names.FACTS):
+    for name in (file_names.PRESET, file_names.METADATA):
         with suppress(FileNotFoundError):
             fsync_path(os.path.join(session.path, name))
     folder = session.path

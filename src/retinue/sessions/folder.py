@@ -86,7 +86,7 @@ class NewSessionFolder(Struct, frozen=True, kw_only=True):
 def create_session_folder(root: str, new: NewSession, clock: Clock) -> NewSessionFolder:
     """Create a new session's folder under a hidden name and rename it into place last."""
     if not new.agent:
-        raise UsageError("A session needs an agent; name one")
+        raise UsageError("A session needs an agent. Name one.")
     now = clock.now()
     parent = new.parent
     if parent is None:
@@ -209,22 +209,22 @@ def _claim_slug(
         renamed = replace(session, slug=slug)
         os.close(_create_open_file(f"{branch_folder}/{file_names.PLAN}", render_scope_plan(renamed)))
         os.close(_create_open_file(f"{branch_folder}/{file_names.SESSION}", b""))
-        metadata_fd = _create_open_file(f"{branch_folder}/{file_names.FACTS}", render_metadata(renamed))
+        metadata_fd = _create_open_file(f"{branch_folder}/{file_names.METADATA}", render_metadata(renamed))
         try:
             os.rename(temporary, folder)
         except OSError as error:
             os.close(metadata_fd)
             if error.errno not in _EXISTS_ERRNOS or not os.path.isdir(parent_folder):
                 raise
-            for name in (file_names.PLAN, file_names.SESSION, file_names.FACTS):
+            for name in (file_names.PLAN, file_names.SESSION, file_names.METADATA):
                 os.unlink(f"{branch_folder}/{name}")
             continue
         return renamed, metadata_fd
-    raise OSError(errno.EEXIST, "too many folders of one name")
+    raise OSError(errno.EEXIST, "too many folders have this name")
 
 
 def _create_open_file(path: str, data: bytes) -> int:
-    """Create a private file in a new folder; its descriptor stays open for the later fsync."""
+    """Create a private file and return its open descriptor, for the later fsync."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, data)
@@ -246,7 +246,7 @@ def _next_number(wanted_path: str) -> int:
 
 def session_stamps(path: str) -> SessionStamps:
     return (
-        file_stamp(f"{path}/{file_names.FACTS}"),
+        file_stamp(f"{path}/{file_names.METADATA}"),
         file_stamp(f"{path}/{file_names.PLAN}"),
         file_stamp(f"{path}/{file_names.SESSION}"),
     )
@@ -263,42 +263,42 @@ def last_update_time(stamps: SessionStamps, created: datetime) -> datetime:
 
 
 def load_session(path: str) -> LoadedSession:
-    """Load the session in a folder, wherever the folder is. Damage is reported; intact facts still count."""
+    """Load the session in a folder, wherever the folder is. Report damaged files and use the intact ones."""
     stamps = session_stamps(path)
     problems: list[str] = []
-    facts, plan = _load_metadata(path, stamps, problems), _load_scope_plan(path, stamps, problems)
-    head = _NO_HEAD if facts.id and facts.slug else _read_head_line(path)
-    session = _assemble_session(path, facts, plan, head, problems)
+    metadata, plan = _load_metadata(path, stamps, problems), _load_scope_plan(path, stamps, problems)
+    head = _NO_HEAD if metadata.id and metadata.slug else _read_head_line(path)
+    session = _assemble_session(path, metadata, plan, head, problems)
     return _with_snippet(LoadedSession(session=session, problems=tuple(problems), stamps=stamps), stamps)
 
 
-def reload_session(found: LoadedSession) -> LoadedSession:
+def reload_session(loaded: LoadedSession) -> LoadedSession:
     """Return the session as its files are now; if only the conversation grew, read nothing else."""
-    stamps = session_stamps(found.session.path)
-    if stamps == found.stamps:
-        return found
-    if stamps[:2] == found.stamps[:2] and stamps[0] is not None:
-        return _with_snippet(found, stamps)
-    return load_session(found.session.path)
+    stamps = session_stamps(loaded.session.path)
+    if stamps == loaded.stamps:
+        return loaded
+    if stamps[:2] == loaded.stamps[:2] and stamps[0] is not None:
+        return _with_snippet(loaded, stamps)
+    return load_session(loaded.session.path)
 
 
-def _with_snippet(found: LoadedSession, stamps: SessionStamps) -> LoadedSession:
+def _with_snippet(loaded: LoadedSession, stamps: SessionStamps) -> LoadedSession:
     snippet = (
-        snippet_from_file(f"{found.session.path}/{file_names.SESSION}") if stamps[2] and stamps[2][1] else ""
+        snippet_from_file(f"{loaded.session.path}/{file_names.SESSION}") if stamps[2] and stamps[2][1] else ""
     )
-    return _with_conversation_state(found, stamps, snippet)
+    return _with_conversation_state(loaded, stamps, snippet)
 
 
-def with_new_conversation_end(found: LoadedSession, stamp_now: FileStamp, snippet: str) -> LoadedSession:
+def with_new_conversation_end(loaded: LoadedSession, stamp_now: FileStamp, snippet: str) -> LoadedSession:
     """Return the same session with a new end of its conversation, given its stamp and snippet."""
-    return _with_conversation_state(found, (found.stamps[0], found.stamps[1], stamp_now), snippet)
+    return _with_conversation_state(loaded, (loaded.stamps[0], loaded.stamps[1], stamp_now), snippet)
 
 
-def _with_conversation_state(found: LoadedSession, stamps: SessionStamps, snippet: str) -> LoadedSession:
+def _with_conversation_state(loaded: LoadedSession, stamps: SessionStamps, snippet: str) -> LoadedSession:
     session = replace(
-        found.session, updated_at=last_update_time(stamps, found.session.created_at), last_snippet=snippet
+        loaded.session, updated_at=last_update_time(stamps, loaded.session.created_at), last_snippet=snippet
     )
-    return LoadedSession(session=session, problems=found.problems, stamps=stamps)
+    return LoadedSession(session=session, problems=loaded.problems, stamps=stamps)
 
 
 def _read_head_line(path: str) -> SessionHead:
@@ -311,19 +311,21 @@ def _read_head_line(path: str) -> SessionHead:
 
 def _load_metadata(path: str, stamps: SessionStamps, problems: list[str]) -> SessionMetadata:
     if stamps[0] is None:
-        problems.append(f"{path} has no {file_names.FACTS}; its identity is taken from {file_names.SESSION}")
+        problems.append(
+            f"{path} has no {file_names.METADATA}; its identity is taken from {file_names.SESSION}"
+        )
         return _NO_METADATA
     try:
-        return parse_metadata(read_file(os.path.join(path, file_names.FACTS)))
+        return parse_metadata(read_file(os.path.join(path, file_names.METADATA)))
     except (ValueError, OSError) as error:
-        problems.append(f"{os.path.join(path, file_names.FACTS)} cannot be read: {error}")
+        problems.append(f"{os.path.join(path, file_names.METADATA)} cannot be read: {error}")
         return _NO_METADATA
 
 
 def _load_scope_plan(path: str, stamps: SessionStamps, problems: list[str]) -> Mapping[str, str]:
     plan_path = os.path.join(path, file_names.PLAN)
     if stamps[1] is None:
-        problems.append(f"{path} has no {file_names.PLAN}; {file_names.FACTS} is taken instead")
+        problems.append(f"{path} has no {file_names.PLAN}; {file_names.METADATA} is taken instead")
         return {}
     try:
         return parse_scope_plan(read_file(plan_path), plan_path)

@@ -109,7 +109,7 @@ class SessionListCache:
 
         Args:
             read: Loads a session whose folder has changed.
-            max_age_s: Changes by other processes within the last so many seconds may be missing.
+            max_age_s: Changes that other processes made within this many seconds may be missing.
         """
         with self._list_lock:
             if self._families is not None and time.monotonic() - self._checked_at < max_age_s:

@@ -82,7 +82,7 @@ class SessionLookup:
         return [each.session for each in found.values()]
 
     def find(self, ref: str, *, paths: bool = True) -> Session:
-        """Find the one session that a reference means.
+        """Return the session that a reference identifies.
 
         Without `paths` nothing outside the root is read, the cached list is trusted, and display names are
         ignored: a caller that asks again for a deleted session must never get another one.
@@ -92,7 +92,7 @@ class SessionLookup:
             NotFound: Nothing matches; names the nearest.
         """
         if not ref.strip():
-            raise UsageError("Name a session: its id, slug, alias, name or path")
+            raise UsageError("Name a session by its id, slug, alias, name or path.")
         found = self._find_remembered(ref) or self._find_by_folder_name(ref)
         max_age_s = 0.0 if paths else LIST_MAX_AGE_S
         found = (
@@ -197,7 +197,7 @@ class SessionLookup:
             return self.load(branch).session
         if "/" in ref:
             raise UsageError(
-                f"{ref} is not a session's folder: it holds no {file_names.SESSION} of Retinue's"
+                f"{ref} is not a session folder: it has no {file_names.SESSION} written by Retinue."
             )
         return None
 
@@ -206,7 +206,7 @@ class SessionLookup:
         if name == file_names.SESSION and _is_session_folder(folder_path):
             return self.load(folder_path).session
         if name == file_names.SESSION or "/" in ref or name.endswith(".md"):
-            raise UsageError(f"{ref} is not a session: it does not begin with Retinue's head line")
+            raise UsageError(f"{ref} is not a session file: it does not start with Retinue's head line.")
         return None
 
     def _find_in_list(self, ref: str, *, max_age_s: float) -> Session | None:
@@ -227,7 +227,9 @@ class SessionLookup:
                 return current[0]
         shown = ", ".join(f"{each.slug}/{each.branch} ({each.id})" for each in found[:_MAX_CANDIDATES_SHOWN])
         rest = f" and {len(found) - _MAX_CANDIDATES_SHOWN} more" if len(found) > _MAX_CANDIDATES_SHOWN else ""
-        raise UsageError(f"{ref!r} could be {len(found)} sessions: {shown}{rest}; say more of it")
+        raise UsageError(
+            f"{ref!r} matches {len(found)} sessions: {shown}{rest}. Use more characters or the id."
+        )
 
     def _is_current(self, session: Session) -> bool:
         parts = os.path.relpath(session.path, self.root).split(os.sep)
@@ -244,7 +246,7 @@ def top_folder(session: Session) -> str:
 def _is_session_folder(path: str) -> bool:
     """Return True if the folder's content is a session.
 
-    Either session.md starts with the head line, or an empty conversation stands beside other session files.
+    Either session.md starts with the head line, or the conversation is empty and other session files exist.
     """
     try:
         text = read_prefix(os.path.join(path, file_names.SESSION)).decode("utf-8", "replace")
@@ -252,8 +254,8 @@ def _is_session_folder(path: str) -> bool:
         return False
     if parse_head(text) is not None:
         return True
-    other_file = file_names.FACTS if text.strip() else file_names.PRESET
-    return any(os.path.isfile(os.path.join(path, name)) for name in (file_names.FACTS, other_file))
+    other_file = file_names.METADATA if text.strip() else file_names.PRESET
+    return any(os.path.isfile(os.path.join(path, name)) for name in (file_names.METADATA, other_file))
 
 
 def _reference_names(session: Session) -> Iterable[str]:

@@ -5,7 +5,7 @@
 
 import errno
 import os
-import stat as kinds
+import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -43,7 +43,7 @@ _MAX_OPEN_FILES = 64
 
 
 class SessionFile:
-    """Access through the folder's descriptor, so that moving the folder while it is open does not matter."""
+    """The file of an open session, accessed through the folder's descriptor, so that the folder may be moved."""
 
     def __init__(
         self, session: Session, dir_fd: int, threads: DiskThreadPool, *, window: int = WINDOW_BYTES
@@ -89,7 +89,7 @@ class SessionFile:
         except OSError:
             return False
         self._stamp = stamp_from_stat(status)
-        return self.is_empty and kinds.S_ISREG(status.st_mode)
+        return self.is_empty and stat.S_ISREG(status.st_mode)
 
     def try_reattach(self, session: Session, dir_fd: int) -> bool:
         """Switch to another descriptor of the same folder if the file has not changed."""
@@ -113,9 +113,9 @@ class SessionFile:
             os.close(fd)
 
     def reload(self) -> ParsedTranscript:
-        """Read the file as a person left it, once it has stopped changing.
+        """Read the file again once it has stopped changing.
 
-        Some editors empty a file before they fill it again, so an empty file is believed only after a while.
+        Some editors empty a file before they fill it again, so an empty file is accepted only after a while.
         """
         for poll in range(2 * _MAX_POLLS):
             self._stamp = file_stamp(file_names.SESSION, dir_fd=self._dir_fd)
@@ -131,14 +131,14 @@ class SessionFile:
         """
         if not self.window_start:
             return
-        needles = [word.encode() for word in words]
+        encoded_words = [word.encode() for word in words]
         try:
             fd = open_regular_file(file_names.SESSION, dir_fd=self._dir_fd)
         except OSError as error:
             raise Failed(f"{self.path} cannot be read: {error.strerror}") from error
         try:
             for chunk in iter_chunks(fd, 0, self.window_start):
-                if any(word in chunk.data for word in needles):
+                if any(word in chunk.data for word in encoded_words):
                     yield from parse_chunk(chunk, self.path, lenient=True).entries
         finally:
             os.close(fd)
@@ -172,7 +172,7 @@ class SessionFile:
             os.close(fd)
 
     def append_open_line(self, line: bytes) -> bool:
-        """Append an open user line. Losing it loses nothing, so it is not synced for its own sake."""
+        """Append an open user line. It contains no data, so it is synced only together with earlier data."""
         size = self._stamp[1] + len(self._missing_newlines) if self._stamp else 0
         had_unsynced = self.has_unsynced
         added = self.append(line, sync=had_unsynced)
@@ -265,7 +265,7 @@ class SessionFile:
         self._unsynced_from = None
 
     def _sync_folder(self) -> None:
-        """Sync a folder that was created by other means, together with its first acknowledged entry."""
+        """Sync the session's folder, if that was not done yet, before its first entry is acknowledged."""
         if not self._folder_synced:
             sync_session(self._session, self._threads)
             self._folder_synced = True
@@ -301,8 +301,8 @@ class SessionFile:
             if not self.has_changed():
                 return found
         if file_stamp(file_names.SESSION, dir_fd=self._dir_fd) is None:
-            raise Failed(f"{self.path} is gone; put it back, or make an empty one to start anew")
-        raise Failed(f"{self.path} keeps changing; try again when nobody is writing to it")
+            raise Failed(f"{self.path} is missing. Restore it, or create an empty file to start again.")
+        raise Failed(f"{self.path} keeps changing. Try again when nobody is writing to it.")
 
     def _read_once(self, read_at_once: Callable[[int, int], T]) -> T:
         fd = open_regular_file(file_names.SESSION, dir_fd=self._dir_fd)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from json.encoder import encode_basestring_ascii as quoted
+from json.encoder import encode_basestring_ascii
 from typing import Any, cast
 
 import msgspec
@@ -55,7 +55,7 @@ class SessionMetadata(msgspec.Struct, kw_only=True):
 
 
 class StoredCeiling(msgspec.Struct, kw_only=True):
-    """Ceiling of the chain, with checked types: a malformed list is never taken for a valid one."""
+    """A stored ceiling, decoded with strict types, so that a malformed list is never read as a valid one."""
 
     by: str
     tools: tuple[str, ...] | None = None
@@ -101,7 +101,9 @@ def render_metadata(session: Session) -> bytes:
     try:
         return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
     except (TypeError, UnicodeEncodeError) as error:
-        raise UsageError(f"The facts of session {session.slug} cannot be stored as JSON: {error}") from error
+        raise UsageError(
+            f"The metadata of session {session.slug} cannot be stored as JSON: {error}"
+        ) from error
 
 
 def parse_workspace(stored: StoredWorkspace | None, folder: str) -> Workspace:
@@ -151,7 +153,7 @@ def render_scope_plan(session: Session, *, updated: datetime | None = None) -> b
         "preset": session.agent,
     }
     return "".join(
-        [f"{key}: {quoted(value)}\n" for key, value in lines.items() if value is not None]
+        [f"{key}: {encode_basestring_ascii(value)}\n" for key, value in lines.items() if value is not None]
     ).encode()
 
 
@@ -171,25 +173,25 @@ def parse_scope_plan(data: bytes, location: str) -> Mapping[str, str]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise BadDefinition(location, "it is not UTF-8 text") from error
+        raise BadDefinition(location, "is not UTF-8 text") from error
     matches = [_PLAN_LINE.fullmatch(line) for line in text.splitlines()]
     pairs = [(each[1], each[2]) for each in matches if each]
     is_plain = len(pairs) == len(matches) and len(dict(pairs)) == len(pairs)
     value: Any = dict(pairs) if is_plain else strict_yaml.load_yaml(text, location)
     if not isinstance(value, dict):
-        raise BadDefinition(location, "it does not hold keys and values")
+        raise BadDefinition(location, "must contain keys and values")
     plan = {str(key): str(each) for key, each in cast("dict[Any, Any]", value).items() if each is not None}
     if "preset" not in plan and "agent_type" in plan:
         plan["preset"] = plan["agent_type"]
     if not any(key in plan for key in _PLAN_KEYS):
-        raise BadDefinition(location, "it holds none of the keys of a scope plan")
+        raise BadDefinition(location, "has none of the keys of a scope plan")
     return plan
 
 
 def render_branch_metadata(parent: str, created: datetime, position: int) -> bytes:
     """Render branch-metadata.yml: the branch point in the parent branch."""
     return (
-        f"parent_branch: {quoted(parent)}\ncreated: {quoted(utc_iso(created))}\n"
+        f"parent_branch: {encode_basestring_ascii(parent)}\ncreated: {encode_basestring_ascii(utc_iso(created))}\n"
         f"branch_point_position: {position}\n"
     ).encode()
 

@@ -27,8 +27,8 @@ EntryAtOffset = tuple[int, Entry]
 class PageRequest(Struct, frozen=True, kw_only=True):
     """A request for some entries of a conversation.
 
-    At most one of the three names is given and `limit` counts from there; without a name it counts from the
-    end.
+    At most one of `before`, `after` and `around` is the id of an entry, and `limit` counts from that entry.
+    Without one it counts from the end.
     """
 
     limit: int
@@ -45,14 +45,14 @@ class PageReader:
     def __init__(self) -> None:
         self._offsets: dict[tuple[str, str], int] = {}
 
-    def read_page(self, path: str, span: PageRequest) -> list[Entry]:
+    def read_page(self, path: str, request: PageRequest) -> list[Entry]:
         """Read a page, oldest entry first."""
         with _open_file(path) as fd:
             end = intact_end(fd)
-            placed = self._read_placed(fd, path, end, span)
-            for at, entry in (placed[0], placed[-1]) if placed else ():
-                self._remember_offset(path, public_entry_id(entry), at)
-        return [entry for _, entry in placed]
+            page = self._read_with_offsets(fd, path, end, request)
+            for offset, entry in (page[0], page[-1]) if page else ():
+                self._remember_offset(path, public_entry_id(entry), offset)
+        return [entry for _, entry in page]
 
     def iter_between(self, path: str, *, after: str = "", before: str = "") -> Iterator[list[Entry]]:
         """Yield all entries after one and before another, in batches."""
@@ -64,34 +64,36 @@ class PageReader:
                 yield parsed.entries[1:] if after else parsed.entries
                 after = ""
 
-    def _read_placed(self, fd: int, path: str, end: int, span: PageRequest) -> list[EntryAtOffset]:
-        name = span.before or span.after or span.around
-        if not name:
-            return _entries_before(fd, path, end, end, span.limit)
-        at = self._find_entry(fd, path, end, name, within_bytes=span.within_bytes)
-        if span.before:
-            return _entries_before(fd, path, at, end, span.limit)
-        if span.after:
-            return _entries_from(fd, path, at, end, span.limit + 1)[1:]
-        earlier = _entries_before(fd, path, at, end, span.limit // 2)
-        return [*earlier, *_entries_from(fd, path, at, end, span.limit - len(earlier))]
+    def _read_with_offsets(self, fd: int, path: str, end: int, request: PageRequest) -> list[EntryAtOffset]:
+        entry_id = request.before or request.after or request.around
+        if not entry_id:
+            return _entries_before(fd, path, end, end, request.limit)
+        offset = self._find_entry(fd, path, end, entry_id, within_bytes=request.within_bytes)
+        if request.before:
+            return _entries_before(fd, path, offset, end, request.limit)
+        if request.after:
+            return _entries_from(fd, path, offset, end, request.limit + 1)[1:]
+        earlier = _entries_before(fd, path, offset, end, request.limit // 2)
+        return [*earlier, *_entries_from(fd, path, offset, end, request.limit - len(earlier))]
 
-    def _find_entry(self, fd: int, path: str, end: int, name: str, *, within_bytes: int | None = None) -> int:
-        remembered = self._offsets.get((path, name))
-        if remembered is not None and remembered < end and _is_entry_at(fd, remembered, name):
+    def _find_entry(
+        self, fd: int, path: str, end: int, entry_id: str, *, within_bytes: int | None = None
+    ) -> int:
+        remembered = self._offsets.get((path, entry_id))
+        if remembered is not None and remembered < end and _is_entry_at(fd, remembered, entry_id):
             return remembered
-        if name.startswith("line-"):
-            found = _find_by_line(fd, path, end, name)
+        if entry_id.startswith("line-"):
+            found = _find_by_line(fd, path, end, entry_id)
         else:
-            found = _search_backwards(fd, end, name, within_bytes=within_bytes)
+            found = _search_backwards(fd, end, entry_id, within_bytes=within_bytes)
         if found is None:
-            raise NotFound(f"there is no entry {name!r} in {path}")
+            raise NotFound(f"there is no entry {entry_id!r} in {path}")
         return found
 
-    def _remember_offset(self, path: str, name: str, at: int) -> None:
+    def _remember_offset(self, path: str, entry_id: str, offset: int) -> None:
         if len(self._offsets) >= _MAX_REMEMBERED:
             self._offsets.clear()
-        self._offsets[path, name] = at
+        self._offsets[path, entry_id] = offset
 
 
 def parse_last_chunk(fd: int, path: str, end: int) -> ParsedTranscript:
@@ -115,22 +117,22 @@ def _entries_before(fd: int, path: str, end_offset: int, end: int, limit: int) -
         count += len(parsed.entries)
         if count >= limit:
             break
-    placed = [each for part in reversed(chunks) for each in part]
-    return placed[max(0, len(placed) - limit) :]
+    entries = [each for chunk_entries in reversed(chunks) for each in chunk_entries]
+    return entries[max(0, len(entries) - limit) :]
 
 
 def _entries_from(fd: int, path: str, start: int, end: int, limit: int) -> list[EntryAtOffset]:
     """Return the oldest `limit` entries from an offset on."""
     line_counter = LineCounter(fd)
-    placed: list[EntryAtOffset] = []
-    while len(placed) < limit and start < end:
+    entries: list[EntryAtOffset] = []
+    while len(entries) < limit and start < end:
         chunk = _chunk_from(fd, start, end)
         parsed = parse_chunk(chunk, path, lenient=True, count_lines_before=line_counter.count_before)
-        placed += _with_offsets(chunk, parsed)
+        entries += _with_offsets(chunk, parsed)
         if parsed.error is not None:
             break
         start += len(chunk.data)
-    return placed[:limit]
+    return entries[:limit]
 
 
 def _with_offsets(chunk: Chunk, parsed: ParsedTranscript) -> list[EntryAtOffset]:
@@ -139,7 +141,7 @@ def _with_offsets(chunk: Chunk, parsed: ParsedTranscript) -> list[EntryAtOffset]
     Text at the very start of a file has no marker line and gets offset 0.
     """
     pairs = zip(entry_offsets(chunk, parsed), parsed.entries, strict=True)
-    return [(max(0, at), entry) for at, entry in pairs]
+    return [(max(0, offset), entry) for offset, entry in pairs]
 
 
 def _chunk_from(fd: int, start: int, end: int) -> Chunk:
@@ -177,9 +179,9 @@ def _chunk_before(fd: int, end_offset: int, end: int) -> Chunk:
         size *= 2
 
 
-def _search_backwards(fd: int, end: int, name: str, *, within_bytes: int | None) -> int | None:
-    """Find the last entry of this name, from the end; most of a long file is only searched for bytes."""
-    needle = f"={quote_value(name.removesuffix(RESULT_ID_SUFFIX))}".encode()
+def _search_backwards(fd: int, end: int, entry_id: str, *, within_bytes: int | None) -> int | None:
+    """Find the last entry with this id, from the end; most of a long file is only searched for bytes."""
+    needle = f"={quote_value(entry_id.removesuffix(RESULT_ID_SUFFIX))}".encode()
     for chunk in _chunks_backwards(fd, end, end):
         if within_bytes is not None and end - chunk.offset - len(chunk.data) > within_bytes:
             return None
@@ -187,38 +189,40 @@ def _search_backwards(fd: int, end: int, name: str, *, within_bytes: int | None)
             continue
         markers = [0, *(match.start() + 1 for match in _MARKER.finditer(chunk.data))]
         for marker in reversed(markers):
-            if _is_marker_of(chunk.data[marker : marker + _MAX_MARKER_BYTES], name):
+            if _is_marker_of(chunk.data[marker : marker + _MAX_MARKER_BYTES], entry_id):
                 return chunk.offset + marker
     return None
 
 
-def _find_by_line(fd: int, path: str, end: int, name: str) -> int | None:
-    """Find an entry that a person typed; its name is only its line number."""
+def _find_by_line(fd: int, path: str, end: int, entry_id: str) -> int | None:
+    """Find an entry that a person typed; its id is only its line number."""
     line_counter, position = LineCounter(fd), 0
     while position < end:
         chunk = _chunk_from(fd, position, end)
         parsed = parse_chunk(chunk, path, lenient=True, count_lines_before=line_counter.count_before)
         for entry_offset, entry in _with_offsets(chunk, parsed):
-            if public_entry_id(entry) == name:
+            if public_entry_id(entry) == entry_id:
                 return entry_offset
         position += len(chunk.data)
     return None
 
 
-def _is_entry_at(fd: int, position: int, name: str) -> bool:
+def _is_entry_at(fd: int, position: int, entry_id: str) -> bool:
     """Return True if the entry is still at this offset; a person may have edited the file."""
     before = read_at(fd, max(0, position - 1), 1)
-    return (not position or before == b"\n") and _is_marker_of(read_at(fd, position, _MAX_MARKER_BYTES), name)
+    return (not position or before == b"\n") and _is_marker_of(
+        read_at(fd, position, _MAX_MARKER_BYTES), entry_id
+    )
 
 
-def _is_marker_of(data: bytes, name: str) -> bool:
+def _is_marker_of(data: bytes, entry_id: str) -> bool:
     line = data.partition(b"\n")[0].decode("utf-8", "surrogateescape")
     attrs = parse_marker(line[len(COMMENT_OPEN) :]) if line.startswith(COMMENT_OPEN) else None
     if attrs is None:
         return False
     kind = attrs[""]
     suffix = RESULT_ID_SUFFIX if kind == RESULT.name else ""
-    return kind in ID_NAMES and f"{attrs.get(ID_NAMES[kind], '')}{suffix}" == name
+    return kind in ID_NAMES and f"{attrs.get(ID_NAMES[kind], '')}{suffix}" == entry_id
 
 
 @contextmanager

@@ -15,7 +15,7 @@ _MAX_CACHED = 1024
 
 
 class PresetCache:
-    """Preset cache by session folder; a thousand children may ask for the preset of one parent."""
+    """Preset cache by session folder; a thousand children may need the preset of one parent."""
 
     def __init__(self) -> None:
         self._cached: dict[str, tuple[FileStamp, tuple[Agent, str]]] = {}

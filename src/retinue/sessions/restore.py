@@ -16,13 +16,13 @@ from retinue.storage.file_io import MISSING_ERRNOS, fsync_path, move_error
 def find_deleted_session(root: str, ref: str) -> str:
     """Find a deleted session's folder; of several with one name, the one deleted last."""
     if not ref.strip():
-        raise UsageError("Say which deleted session: its id, its slug, or its folder's name")
+        raise UsageError("Name a deleted session by its id, slug or folder name.")
     for candidates in (_deleted_top_level(root), _deleted_children(root)):
         matches = [path for path in candidates if _is_match(path, ref)]
         if matches:
             return max(matches, key=_deletion_sort_key)
     raise NotFound(
-        f"There is no deleted session {ref!r}: what was deleted stays for 30 days, under its id, slug or folder's name"
+        f"There is no deleted session {ref!r}. Deleted sessions are kept for 30 days; use the id, slug or folder name."
     )
 
 
@@ -56,7 +56,7 @@ def restore_folder(path: str) -> str:
     """Rename a deleted folder back to its original name and return that path."""
     original_path = file_names.name_before_deletion(path)
     if os.path.lexists(original_path):
-        raise Conflict(f"{original_path} is there again: rename or delete that session first")
+        raise Conflict(f"{original_path} already exists. Rename or delete that session first.")
     try:
         os.rename(path, original_path)
         fsync_path(os.path.dirname(original_path))

@@ -124,7 +124,7 @@ class FileStore:
     ) -> list[Session]:
         """List sessions, newest first by `updated_at`.
 
-        With `max_age_s`, changes that other processes made within the last so many seconds may be missing;
+        With `max_age_s`, changes that other processes made within this many seconds may be missing;
         changes by this process always show.
         """
         all_sessions = await self._threads.submit(
@@ -153,10 +153,10 @@ class FileStore:
             lambda: self._preset_cache.load(session)
         )
 
-    async def update(self, session: Session, **facts: Any) -> Session:
+    async def update(self, session: Session, **changes: Any) -> Session:
         return await self._threads.submit(
-            lambda: self._write_facts(session, facts),
-            force_thread="name" in facts and self._has_many_sessions,
+            lambda: self._write_metadata(session, changes),
+            force_thread="name" in changes and self._has_many_sessions,
         )
 
     async def grant_pattern(self, session: Session, access: ToolAccess, pattern: str) -> None:
@@ -181,10 +181,11 @@ class FileStore:
         """Iterate over a conversation of any length in batches of entries."""
         return self._iterate_in_threads(iter_entry_batches(_session_file(session), []))
 
-    async def read_page(self, session: Session, span: PageRequest) -> list[Entry]:
+    async def read_page(self, session: Session, request: PageRequest) -> list[Entry]:
         """Read some entries of a conversation of any length, oldest first."""
         return await self._threads.submit(
-            lambda: self._page_reader.read_page(_session_file(session), span), force_thread=_is_large(session)
+            lambda: self._page_reader.read_page(_session_file(session), request),
+            force_thread=_is_large(session),
         )
 
     async def read_entry_page(
@@ -291,10 +292,10 @@ class FileStore:
 
     def _check_name_free(self, name: str, slug: str | None) -> None:
         if not name.strip() or not name.isprintable() or len(name) > _MAX_NAME_CHARS:
-            raise UsageError(f"A session's name is one line of at most {_MAX_NAME_CHARS} characters")
+            raise UsageError(f"A session's name must be one line of at most {_MAX_NAME_CHARS} characters.")
         if file_names.looks_like_session_id(name):
             raise UsageError(
-                f'A session cannot be called "{name}": ids and slugs look so; choose other words'
+                f'A session cannot be named "{name}", because that looks like an id or slug. Choose another name.'
             )
         if conflict := self._name_conflict(name, slug):
             raise UsageError(conflict)
@@ -303,23 +304,23 @@ class FileStore:
         """Explain why no session but the one with this slug can take the name; empty if it is free."""
         for each in self._lookup.load_all():
             if each.slug != slug and name in (each.id, each.slug, each.key, *each.aliases):
-                return f'Session name "{name}" is already in use: another session is found by it'
+                return f'Session name "{name}" is already in use as the id, slug or alias of another session'
             if each.slug != slug and each.name is not None and each.name.casefold() == name.casefold():
                 return f'Session name "{name}" is already in use'
         return ""
 
-    def _write_facts(self, session: Session, facts: dict[str, Any]) -> Session:
-        unknown = sorted(set(facts) - _CHANGEABLE_FIELDS)
+    def _write_metadata(self, session: Session, changes: dict[str, Any]) -> Session:
+        unknown = sorted(set(changes) - _CHANGEABLE_FIELDS)
         if unknown:
             raise UsageError(
                 f"A session's {unknown[0]} cannot be changed; {', '.join(sorted(_CHANGEABLE_FIELDS))} can"
             )
         self._ensure_root()
         with file_lock(os.path.join(self._lookup.root, file_names.CHANGES_LOCK)):
-            if facts.get("name") is not None:
-                self._check_name_free(facts["name"], session.slug)
-            changed = replace(self._lookup.load(session.path).session, **facts)
-            path = os.path.join(session.path, file_names.FACTS)
+            if changes.get("name") is not None:
+                self._check_name_free(changes["name"], session.slug)
+            changed = replace(self._lookup.load(session.path).session, **changes)
+            path = os.path.join(session.path, file_names.METADATA)
             replace_file(path, render_metadata(changed), token=self._clock.new_uuid())
         self._lookup.mark_changed(session.path)
         return self._lookup.load(session.path).session
@@ -395,7 +396,7 @@ class FileStore:
         with file_lock(os.path.join(self._lookup.root, file_names.CHANGES_LOCK)):
             for each in restore.sessions_in_folder(deleted_folder):
                 if each.name is not None and (conflict := self._name_conflict(each.name, each.slug)):
-                    raise Conflict(f"{conflict}: rename that session first")
+                    raise Conflict(f"{conflict}. Rename that session first.")
             restored_path = restore.restore_folder(deleted_folder)
         self._lookup.mark_changed(restored_path)
         restored = [self._lookup.load(path).session for path in session_tree.walk_subtree(restored_path)]

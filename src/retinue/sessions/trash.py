@@ -76,7 +76,7 @@ def _is_due(marker: str) -> bool:
 
 
 def _start_sweep(marker: str) -> str:
-    """Claim this sweep for this process and return how far the last one came."""
+    """Claim this sweep for this process and return the last name that the previous sweep processed."""
     descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.utime(descriptor)

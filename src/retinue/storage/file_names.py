@@ -9,9 +9,9 @@ SESSION = "session.md"
 PRESET = "preset.md"
 PLAN = "scope-plan.yml"
 TOOLS = "tools.org"
-FACTS = "session.json"
+METADATA = "session.json"
 THOUGHTS = "thoughts.jsonl"
-BRANCH_FACTS = "branch-metadata.yml"
+BRANCH_METADATA = "branch-metadata.yml"
 BRANCHES = "branches"
 AGENTS = "agents"
 CURRENT = "current"
@@ -23,7 +23,7 @@ LIST_CACHE = ".index"
 SWEEP_MARKER = ".swept"
 """Records when leftovers were last swept, and how far."""
 CHANGES_LOCK = ".changes"
-"""Lock file held briefly while names and facts change.
+"""Lock file held briefly while names and other metadata change.
 
 Prevents two processes from taking the same name.
 """

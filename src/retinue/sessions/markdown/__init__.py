@@ -1,1 +1,1 @@
-"""markdown."""
+"""Parse and write session.md."""

@@ -1,6 +1,6 @@
-"""Compile functions from the grammar of session.md: source text is put together, as `dataclasses` does.
+"""Compile functions from the grammar of session.md by generating source code, as `dataclasses` does.
 
-A generic loop over the table would make each entry by a call with a mapping, which is much slower.
+A generic loop over the table would build a mapping of arguments for each entry, which is much slower.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,10 +20,10 @@ _NESTED_NAMES: Mapping[str, object] = {
 
 
 def compile_function(signature: str, *statements: str, **names: object) -> Callable[..., Any]:
-    """Compile the function `signature` of these statements, which may use these names."""
+    """Compile a function with this signature from these statements, which may use these names."""
     source = "\n    ".join((f"def {signature}:", *statements))
     namespace: dict[str, Any] = dict(names)
-    exec(compile(source, "<grammar of session.md>", "exec"), namespace)  # noqa: S102 - made of our own table
+    exec(compile(source, "<grammar of session.md>", "exec"), namespace)  # noqa: S102 - generated from our own table
     return namespace[signature.partition("(")[0]]
 
 
@@ -35,10 +35,10 @@ def compile_constructor(
     present: Mapping[Attribute, str],
     **names: object,
 ) -> Callable[..., Any]:
-    """Compile the function that makes an entry of these values and of its parameter `body`.
+    """Compile a function that creates an entry from these values and its parameter `body`.
 
-    `present` has the expressions that tell whether a value is there: if no part of a nested value is, the
-    entry shares an empty one.
+    `present` maps each attribute to an expression that is true if the value exists. If no part of a nested
+    value exists, the entry gets a shared empty value.
     """
     constructor = _constructor_source(kind, values, present)
     names = {**names, **_NESTED_NAMES, kind.type.__name__: kind.type}
@@ -55,8 +55,12 @@ def _constructor_source(
             keywords[field] = value
         elif field not in keywords:
             parts = [each for each in values if each.field.startswith(f"{field}.")]
-            made = f"{_NESTED[field].__name__}({_keywords({_leaf(each): values[each] for each in parts})})"
-            keywords[field] = f"{made} if {' or '.join(present[each] for each in parts)} else empty_{field}"
+            nested_source = (
+                f"{_NESTED[field].__name__}({_keywords({_leaf(each): values[each] for each in parts})})"
+            )
+            keywords[field] = (
+                f"{nested_source} if {' or '.join(present[each] for each in parts)} else empty_{field}"
+            )
     if kind.body:
         keywords[kind.body] = "body"
     return f"{kind.type.__name__}({_keywords(keywords)})"

@@ -8,7 +8,7 @@ from retinue.sessions.markdown.compiler import compile_constructor
 from retinue.sessions.markdown.grammar import COMMENT_CLOSE, ENTRY_KINDS, LENGTH, MarkerKind
 
 FastParser = tuple[re.Pattern[str], Callable[[re.Match[str], str], Entry]]
-"""The pattern of a marker line after its `<!-- `, and the function that makes an entry of match and body."""
+"""The pattern of a marker line after its `<!-- `, and the function that creates an entry from match and body."""
 
 
 def compile_fast_parser(kind: MarkerKind) -> FastParser:

@@ -16,11 +16,11 @@ COMMENT_CLOSE = " -->"
 _VALUE = r'([^\s>"%]+)'
 """A value that needs no decoding; the fast parser leaves all others to the tolerant one."""
 _NUMBER = "[0-9]{1,18}"
-"""Longer numbers count nothing real; the tolerant parser reports them."""
+"""Longer numbers cannot be real counts; the tolerant parser reports them."""
 
 
 class Encoding(Struct, frozen=True, kw_only=True):
-    """How a value is written and read, as the source text of which writer and parsers are made.
+    """How a value is written and read: source templates from which writer and parsers are compiled.
 
     `$name` stands for the attribute's name and `$value` for the expression that holds the value.
     """
@@ -32,9 +32,9 @@ class Encoding(Struct, frozen=True, kw_only=True):
     from_match: str = ""
     """Expression for the value; `$value` is the text of the pattern's group, empty if it did not match."""
     from_attrs: str = ""
-    """Expression for the value in `attrs`, a marker's values by name; empty if it is no field of the entry."""
+    """Expression for the value in `attrs`, a marker's values by name; empty if the entry has no such field."""
     bare_words: tuple[str, ...] = ()
-    """Words that stand in the marker without a name."""
+    """Words that the marker may contain without a name."""
 
 
 REQUIRED = Encoding(

@@ -60,7 +60,7 @@ def parse_count(value: str) -> int:
 
 
 def count_attribute(attrs: Attributes, name: str) -> int:
-    """Return a marker's count of this name; -1 if it is missing or no number."""
+    """Return a marker's count of this name; -1 if it is missing or not a number."""
     try:
         return parse_count(attrs[name])
     except (KeyError, ValueError):
@@ -84,7 +84,7 @@ def unquote_value(value: str) -> str:
 
 
 def compile_reader(kind: MarkerKind) -> Callable[[Attributes, str, Callable[[], str]], Any]:
-    """Return the function that makes an entry of a marker's values, its body, and an id for an entry without."""
+    """Compile a function that creates an entry from a marker's values, its body and a fallback id."""
     values = {each: each.attrs_source() for each in kind.attributes if each.encoding.from_attrs}
     return compile_constructor(
         kind,

@@ -29,7 +29,7 @@ from retinue.sessions.markdown.writer import unescape_body
 
 SEPARATOR = f"\n{COMMENT_OPEN}"
 BODY_TERMINATORS = (b"", b"\n", b"\n\n")
-"""Bytes that may stand between a complete body and the end of the file."""
+"""Bytes allowed between a complete body and the end of the file."""
 _ESCAPED_MARKER = f"\\{COMMENT_OPEN}"
 
 
@@ -92,12 +92,12 @@ def parse_file(
 def join_chunks(parts: Iterable[ParsedTranscript]) -> ParsedTranscript:
     """Join consecutive chunks; the last one knows how the file ends."""
     entries: list[Entry] = []
-    thoughtful: set[str] = set()
+    ids_with_thinking: set[str] = set()
     last = ParsedTranscript()
     for last in parts:
         entries += last.entries
-        thoughtful |= last.ids_with_thinking
-    last.entries, last.ids_with_thinking = entries, thoughtful
+        ids_with_thinking |= last.ids_with_thinking
+    last.entries, last.ids_with_thinking = entries, ids_with_thinking
     return last
 
 
@@ -124,7 +124,7 @@ class _ChunkText:
         # The newline before the next marker belongs to that marker, as between two pieces.
         self.pieces = _merge_foreign_comments((text[:-1] if chunk.has_next else text).split(SEPARATOR))
         self.last_piece = -1 if chunk.has_next else len(self.pieces) - 1
-        """Index of the piece that no marker closes."""
+        """Index of the piece that no marker follows."""
         self.has_crlf = "\r" in text
         self._count_lines_before = count_lines_before
         self._last_count = (0, 0)
@@ -198,13 +198,13 @@ def _parse_piece(text: _ChunkText, parsed: ParsedTranscript, index: int, *, fina
     line, newline, raw = text.pieces[index].partition("\n")
     attrs = parse_marker(line)
     if attrs is None:
-        raise text.error_at(index, f"not a marker line Retinue can read: {COMMENT_OPEN}{line[:80]}")
+        raise text.error_at(index, f"cannot parse this marker line: {COMMENT_OPEN}{line[:80]}")
     if text.has_crlf:
         raw = f"{raw}\n".replace("\r\n", "\n")[:-1]
     try:
         _PARSERS[attrs[""]](text, parsed, index, raw, attrs, final=final)
     except (KeyError, ValueError) as error:
-        raise text.error_at(index, f"this marker line lacks or misspells {error}") from error
+        raise text.error_at(index, f"missing or invalid in this marker line: {error}") from error
     if final and not newline:
         parsed.missing_newlines = b"\n" + (parsed.missing_newlines or b"\n")
 
@@ -216,9 +216,9 @@ def _parse_head_line(
     if index != 1 or text.chunk_offset or parsed.head is None or text.pieces[0]:
         version = attrs.get("word")
         problem = (
-            "a head line stands only at the start of the file"
+            "a head line is only allowed at the start of the file"
             if version
-            else "this head line is of no version Retinue knows"
+            else "this head line has an unsupported version"
         )
         raise text.error_at(index, problem)
     line = 2 + len(raw) - len(raw.lstrip("\n"))
@@ -283,7 +283,7 @@ def _split_last_body(raw: str, attrs: Attributes) -> tuple[str, bytes]:
     length = count_attribute(attrs, LENGTH.name)
     is_exact = 0 <= length <= len(data) and data[length:] in BODY_TERMINATORS
     body = data[:length] if is_exact else _strip_terminator(data)
-    missing_newlines = next(frame for frame in BODY_TERMINATORS if _is_closed(data + frame, body))
+    missing_newlines = next(each for each in BODY_TERMINATORS if _is_closed(data + each, body))
     return body.decode("utf-8", "surrogateescape"), missing_newlines
 
 

@@ -26,7 +26,7 @@ The last may be torn; the one before tells whether a reply is complete.
 def file_size_and_tear(fd: int) -> tuple[int, int | None]:
     """Return the file's size and the offset of its torn tail, or None.
 
-    A tear is looked at twice, because the file's owner may be writing at the moment.
+    A tear is checked twice, because another process may be writing at this moment.
     """
     size = os.fstat(fd).st_size
     tear = find_tear(fd, size)
@@ -58,8 +58,8 @@ def find_tear(fd: int, size: int) -> int | None:
 def find_tear_in_tail(data: bytes, offset: int = 0) -> int | None:
     """Return the offset of a torn tail in `data`, or None.
 
-    Torn are: an unfinished marker line, a body shorter than its marker says, a reply without all of its tool
-    calls (they share one write, so such a reply was never acknowledged), and bytes that never reached the
+    A torn tail is an unfinished marker line, a body shorter than its marker says, a reply without all of its
+    tool calls (they share one write, so such a reply was never acknowledged), or bytes that never reached the
     disk. `offset` is the position of `data` in the file.
     """
     size, data = len(data), data[: _written_length(data, offset)]
@@ -88,7 +88,7 @@ class _Marker:
 
     @property
     def length(self) -> int:
-        """Expected bytes of the body; -1 if the marker does not say."""
+        """Expected bytes of the body; -1 if the marker has no length."""
         return count_attribute(self.attrs, LENGTH.name)
 
 
@@ -141,7 +141,7 @@ def _drop_incomplete_reply(data: bytes, end: int) -> int:
 
 
 def _context_start(data: bytes) -> int | None:
-    """Return the offset of enough last markers that are not tool calls, or None if there are too few."""
+    """Return the offset from which the data has enough markers besides tool calls, or None."""
     other_markers, marker = 0, _marker_before(data, len(data))
     while marker is not None and marker.start:
         other_markers += marker.kind != CALL.name

@@ -29,7 +29,10 @@ _ESCAPE = re.compile(r"\\(?:(\\)|(r)|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 
 
 def compile_writer(kind: MarkerKind) -> Callable[[Entry, bool, int], str]:
-    """Return the function that renders the marker line of an entry, given whether and how long its body is."""
+    """Compile a function that renders an entry's marker line.
+
+    Its arguments are the entry, whether the body is escaped, and the body's length.
+    """
     return _compile_line(
         kind.name,
         "entry, is_escaped, length",
