@@ -119,7 +119,7 @@ class ToolResultEntry(ResponseModel, tag_field="kind", tag="tool_result"):
 
 class NoticeEntry(ResponseModel, tag_field="kind", tag="notice"):
     id: str
-    about: str
+    topic: Annotated[str, Meta(description="Why the runtime added the notice.")]
     text: str
     at: str
     run: str
