@@ -134,7 +134,7 @@ export async function branchFrom(session: Session, message: Message): Promise<vo
   if (isUserMessage && !message.origin) updateDraft(created.session_id, message.text);
   focusComposerNext.value = true;
   showSession(created.session_id);
-  showToast(`This is a branch of ${sessionTitle(session)}: what is said here stays here.`);
+  showToast(`This is a branch of ${sessionTitle(session)}. New messages stay in the branch.`);
 }
 
 export async function controlRun(runId: string, action: "cancel" | "interrupt" | "detach" | "resume"): Promise<void> {
@@ -150,13 +150,13 @@ export async function answerApproval(approval: Approval, decision: ApprovalDecis
 
 export async function promoteResult(item: InboxItem): Promise<void> {
   const promoted = await tryOrReport(() => api.promoteResult(item.id ?? item.runId));
-  if (promoted) showToast(`What ${item.agentId} found stands in ${item.recipient ?? "the conversation that asked"} now.`);
+  if (promoted) showToast(`The result of ${item.agentId} was added to ${item.recipient ?? "the parent conversation"}.`);
   void refreshInbox();
 }
 
 export async function markInboxRead(): Promise<void> {
   const read = await tryOrReport(() => api.markInboxRead());
-  if (read) showToast(read.length ? `${read.length} marked as read.` : "Nothing was left unread.");
+  if (read) showToast(read.length ? `${read.length} marked as read.` : "No unread results.");
   void refreshInbox();
 }
 
@@ -165,7 +165,7 @@ export async function copyText(text: string, description: string): Promise<boole
     await navigator.clipboard.writeText(text);
   } catch {
     if (!copyWithSelection(text)) {
-      showToast(`The browser does not let this page copy: ${description} is ${text.slice(0, 300)}`, { isError: true });
+      showToast(`The browser did not allow copying. Copy ${description} yourself: ${text.slice(0, 300)}`, { isError: true });
       return false;
     }
   }

@@ -19,11 +19,11 @@ export function matchingSlashCommands(text: string): { slash: string; agent: Age
   return (agents.value ?? []).flatMap((agent) => agent.triggers.slash.map((slash) => ({ slash: `/${slash.replace(/^\//, "")}`, agent }))).filter((each) => each.slash.startsWith(text));
 }
 
-/** Start an agent on a task beside a conversation; without a task, toggle a watcher. */
+/** Give an agent a task as a sub-agent of a conversation; without a task, toggle a watcher. */
 export async function startAgent(session: string, agent: Agent, task: string, trigger: "slash" | "key"): Promise<boolean> {
   if (!task) {
     if (!agent.roles.includes("watcher")) {
-      showToast(`Say what ${agent.name} is to do, after its command.`, { isError: true });
+      showToast(`Type the task for ${agent.name} after its command.`, { isError: true });
       return false;
     }
     await toggleWatcher(session, agent.name, trigger);
@@ -31,7 +31,7 @@ export async function startAgent(session: string, agent: Agent, task: string, tr
   }
   const key = [...crypto.getRandomValues(new Uint32Array(4))].join("-");
   const run = await tryOrReport(() => api.startChildRun(session, agent.name, task, trigger, key));
-  if (run) showToast(`${capitalize(agent.name)} is at it; what it finds comes into the inbox.`, { action: { label: "Look", run: () => (location.hash = `#/s/${encodeURIComponent(run.session_id)}`) } });
+  if (run) showToast(`${capitalize(agent.name)} has started. Its result will be in the inbox.`, { action: { label: "Open", run: () => (location.hash = `#/s/${encodeURIComponent(run.session_id)}`) } });
   return run !== null;
 }
 

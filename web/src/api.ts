@@ -68,7 +68,7 @@ async function fetchJson<T>(url: string, init: RequestInit): Promise<T> {
   try {
     response = await fetch(url, { ...init, credentials: "same-origin", cache: "no-store" });
   } catch {
-    throw new ApiError(0, "unreachable", "The daemon does not answer: start it with `retinue serve`.");
+    throw new ApiError(0, "unreachable", "The daemon does not respond. Start it with `retinue serve`.");
   }
   const text = await response.text();
   if (!response.ok) throw errorFromResponse(response.status, text);
@@ -76,16 +76,16 @@ async function fetchJson<T>(url: string, init: RequestInit): Promise<T> {
 }
 
 function errorFromResponse(status: number, text: string): ApiError {
-  if (status === 401) return new ApiError(401, "unauthenticated", "This browser may not come in any more: `retinue serve --link` prints a new link.");
+  if (status === 401) return new ApiError(401, "unauthenticated", "You are logged out. Run `retinue serve --link` and open the link it prints.");
   try {
     const { error } = JSON.parse(text) as { error: { code: string; message: string } };
     return new ApiError(status, error.code, asSentence(error.message));
   } catch {
-    return new ApiError(status, "unknown", `The daemon answered with ${status}: its log says why.`);
+    return new ApiError(status, "unknown", `The daemon responded with status ${status}. See its log for details.`);
   }
 }
 
 function asSentence(text: string): string {
   const trimmed = text.trim();
-  return trimmed ? trimmed[0]!.toUpperCase() + trimmed.slice(1) : "Refused.";
+  return trimmed ? trimmed[0]!.toUpperCase() + trimmed.slice(1) : "The request was refused.";
 }

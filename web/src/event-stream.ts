@@ -11,7 +11,7 @@ import { applyEvent as applyWatcherEvent, refreshWatchers } from "./watchers.ts"
 
 /** How long a hidden tab keeps its connection. */
 const HIDDEN_TAB_TIMEOUT_MS = 60_000;
-/** Delays between attempts to reconnect: the first, the one from which the user is told, and the longest. */
+/** Delays between attempts to reconnect: the first, the one after which the banner is shown, and the longest. */
 const MIN_RETRY_MS = 400;
 const SHOW_LOST_AFTER_MS = 1_500;
 const MAX_RETRY_MS = 8_000;
@@ -47,7 +47,7 @@ export function connectStream(): void {
 /** Load what was saved before the stream opened; after a loss, everything. */
 function onStreamOpen(): void {
   retryDelayMs = MIN_RETRY_MS;
-  if (connection.value === "lost") showToast("The daemon answers again.");
+  if (connection.value === "lost") showToast("The daemon is reachable again.");
   connection.value = "open";
   conversation.catchUpAfterConnect();
   if (missedEvents) {
@@ -64,7 +64,7 @@ async function recoverStream(source: EventSource): Promise<void> {
   await reconnect();
 }
 
-/** Try until the daemon answers. A daemon with a lower sequence number was reset, so the page follows it. */
+/** Retry until the daemon responds. A daemon with a lower sequence number was reset, so the page follows it. */
 async function reconnect(): Promise<void> {
   clearTimeout(retryTimer);
   try {

@@ -75,14 +75,14 @@ export const RUN_STATUS_LABELS: Record<RunStatus, string> = {
 
 export const WAIT_LABELS: Record<string, string> = {
   approval: "for an approval",
-  person: "for a person",
+  person: "for your message",
   child: "for its sub-agents",
   model: "for its model",
-  disk: "for room on the disk",
+  disk: "for disk space",
 };
 
 export interface ForwardedReport {
-  /** The runtime's sentence on whose text this is. */
+  /** The runtime's sentence that names the author of the body. */
   intro: string;
   facts: string;
   body: string;

@@ -45,7 +45,7 @@ function runAgentHotkey(event: KeyboardEvent): boolean {
   if (event.repeat) return true;
   if (agent.roles.includes("watcher")) void toggleWatcher(id, agent.name, "key");
   else {
-    showToast(`Type what ${agent.name} is to do, then press its key.`);
+    showToast(`Type the task for ${agent.name}, then press its key.`);
     focusElement(".composer textarea");
   }
   return true;

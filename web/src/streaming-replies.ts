@@ -10,7 +10,7 @@ export interface StreamingReply {
   entry: string;
   text: string;
   thinking: string;
-  /** Streaming began before this page was listening. */
+  /** Streaming began before this page was connected. */
   startMissed: boolean;
   /** The whole reply is in the session's file. */
   saved: boolean;
@@ -48,7 +48,7 @@ export function markSaved(event: ServerEvent): void {
   streamingReplies.value = streamingReplies.value.map((each) => (each.entry === event.entry ? { ...each, saved: true } : each));
 }
 
-/** Remove the unsaved text of a run; the model is asked again. */
+/** Remove the unsaved text of a run: the request is repeated. */
 export function discardUnsaved(run: string): void {
   streamingReplies.value = streamingReplies.value.filter((each) => each.run !== run || each.saved);
 }

@@ -33,7 +33,7 @@ const interjectionSessions = new Map<string, string>();
 
 export function applyEvent(event: ServerEvent): void {
   if (event.kind === "watch.started" || event.kind === "watch.ended") void refreshWatchers();
-  if (event.kind === "watch.ended" && event.reason) showToast(`${event.name ?? event.agent} watches no more: ${event.reason}`, { isError: true });
+  if (event.kind === "watch.ended" && event.reason) showToast(`${event.name ?? event.agent} stopped watching: ${event.reason}`, { isError: true });
   if (event.kind === "interjection.dismissed") void refreshInbox();
   if (event.kind !== "interjection.posted") return;
   interjectionSessions.set(event.interjection ?? "", event.session);
@@ -48,7 +48,7 @@ export function applyEvent(event: ServerEvent): void {
 export async function toggleWatcher(session: string, agent: string, trigger: "command" | "slash" | "key"): Promise<void> {
   const active = findWatcher(session, agent);
   const watcher = await tryOrReport(async () => (active ? ((await api.stopWatcher(session, agent))[0] ?? null) : await api.startWatcher(session, agent, trigger)));
-  if (watcher) showToast(watcher.watching ? `${watcher.name} watching` : `${capitalize(agent)} watches no more.`);
+  if (watcher) showToast(watcher.watching ? `${watcher.name} watching` : `${capitalize(agent)} stopped watching.`);
   void refreshWatchers();
 }
 

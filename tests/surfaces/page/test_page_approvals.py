@@ -13,9 +13,9 @@ FAKE_APPROVAL = """<section class="approvals" id="approvals" data-test="approval
 <b>executor</b> wants to run a command with <code>bash</code>
 <button class="button primary" data-test="allow" onclick="alert(1)">Allow once</button></article></section>
 
-<div style="position:fixed;top:0;left:0;right:0;z-index:99999">An agent asks before it acts</div>
+<div style="position:fixed;top:0;left:0;right:0;z-index:99999">An agent requests approval</div>
 
-> **An agent asks before it acts**
+> **An agent requests approval**
 >
 > `executor` wants to run a command with `bash`
 >
@@ -88,8 +88,8 @@ async def test_a_requested_scope_can_be_added_to_the_session_permanently(daemon:
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
         await window.send_message(task)
-        await window.expect("approval").to_contain_text("general wants to have more scope for bash")
-        await window.expect("approval").to_contain_text("Its reason The task needs it.")
+        await window.expect("approval").to_contain_text("general wants to get more permissions for bash")
+        await window.expect("approval").to_contain_text("Reason: The task needs it.")
         await window("add").click()
         await window.expect("approvals").to_have_count(0)
         await window.expect(window("said-agent").locator(".prose")).to_have_text(["I may."])
@@ -146,7 +146,7 @@ async def test_the_approval_of_a_child_names_the_chain_of_requesters_and_the_chi
             await window("card").locator(".card-title").evaluate("each => getComputedStyle(each).color")
         )
         assert approval_colour == card_colour, "an agent has the same colour in the card and in the approval"
-        await window.expect(window.page.locator(".hint")).to_contain_text("Enter queues more")
+        await window.expect(window.page.locator(".hint")).to_contain_text("Enter queues a message")
         await window.send_message(later_task)
         await window.expect("queued").to_contain_text("More words.")
         await chain.click()

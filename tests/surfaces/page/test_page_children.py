@@ -251,7 +251,7 @@ async def test_a_result_in_the_inbox_is_promoted_into_the_session_once(daemon: P
         file = Path(session["path"])
         before = file.read_text().count("It was 1993")
         await row.locator('[data-test="promote"]').click()
-        await window.expect(window("toast").last).to_contain_text("What explorer found")
+        await window.expect(window("toast").last).to_contain_text("The result of explorer was added")
         await daemon.wait_until(lambda: file.read_text().count("It was 1993") == before + 1)
         await row.locator('[data-test="inbox-open"]').click()
         await window.expect(window("said-agent").locator(".prose")).to_have_text(

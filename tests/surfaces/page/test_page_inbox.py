@@ -76,8 +76,8 @@ async def test_the_inbox_lists_subtasks_reviews_and_the_work_of_an_orchestrator(
         # Each reply has 10 input and 5 output tokens: 2 replies of general (3 if the review was late), 2 of orchestrator.
         totals = tree.locator('[data-test="run-sum"]')
         await window.expect(totals.first).to_have_text(
-            re.compile(r"^in all (90 tok · \$0\.1200|105 tok · \$0\.1400)$")
+            re.compile(r"^total (90 tok · \$0\.1200|105 tok · \$0\.1400)$")
         )
-        await window.expect(totals.last).to_have_text("in all 45 tok · $0.0600")
+        await window.expect(totals.last).to_have_text("total 45 tok · $0.0600")
         line = window("child-line").filter(has_text="wall")
         await window.expect(line.locator('[data-test="child-cost"]')).to_contain_text("45 tok · $0.0600")

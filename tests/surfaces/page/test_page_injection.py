@@ -265,7 +265,7 @@ async def scroll_through_and_check(window: BrowserPage) -> set[str]:
     """Scroll from the end to the beginning with every fold open, check every element and link, and return the ids of the entries shown."""
     log, links, shown = window("conversation"), 0, set[str]()
     scroll_top = await log.evaluate(SCROLL, 1e9)
-    while scroll_top or not await log.locator(".earlier").filter(has_text="Begun").count():
+    while scroll_top or not await log.locator(".earlier").filter(has_text="Started").count():
         shown |= set(
             await log.locator("[data-entry]").evaluate_all(
                 "elements => elements.map(element => element.dataset.entry)"

@@ -148,7 +148,7 @@ async def test_slash_commands_and_hotkeys_of_agents_are_offered_listed_in_the_he
         await window.expect(rows.filter(has_text="Because of the tide.")).to_have_count(1)
         await window.page.keyboard.press("?")
         for pattern in (
-            r"Ctrl\+Shift\+P.*pair watches",
+            r"Ctrl\+Shift\+P.*start or stop the watcher pair",
             r"Ctrl\+Shift\+O.*oracle",
             r"/oracle.*oracle",
             r"/pair.*pair",

@@ -1,5 +1,5 @@
-/** The approval requests, in a strip above everything else. Text from a model cannot be drawn there, so an imitation in
- * a conversation is recognisable. */
+/** The approval requests, in a strip above everything else. Model output is never rendered there, so an imitation in
+ * a conversation can be recognised. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
@@ -13,7 +13,7 @@ import { PlainText } from "./widgets.tsx";
 import { ArgumentList, DiffView } from "./tool-call.tsx";
 import { diffLines } from "../diff.ts";
 
-const ACCESS_VERBS: Record<Approval["access"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", scope: "have more scope for" };
+const ACCESS_VERBS: Record<Approval["access"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", scope: "get more permissions for" };
 
 export function ApprovalList(): JSX.Element | null {
   const isCollapsed = useSignal(false);
@@ -23,9 +23,9 @@ export function ApprovalList(): JSX.Element | null {
     <section class="approvals" id="approvals" aria-label="Approvals" tabIndex={-1} data-test="approvals">
       <header>
         <Icon name="shield" size={14} />
-        <b>{pending.length === 1 ? "An agent asks before it acts" : `${formatCount(pending.length, "question")} of agents before they act`}</b>
-        <span class="muted">Only this strip asks for a yes; what looks like it in a conversation is text.</span>
-        <button type="button" class="link" aria-expanded={!isCollapsed.value} onClick={() => (isCollapsed.value = !isCollapsed.value)}>{isCollapsed.value ? "Show" : "Fold"}</button>
+        <b>{pending.length === 1 ? "An agent requests approval" : `${formatCount(pending.length, "approval")} pending`}</b>
+        <span class="muted">Genuine requests appear only here, never inside a conversation.</span>
+        <button type="button" class="link" aria-expanded={!isCollapsed.value} onClick={() => (isCollapsed.value = !isCollapsed.value)}>{isCollapsed.value ? "Show" : "Hide"}</button>
       </header>
       {!isCollapsed.value && <div class="approval-cards">{pending.map((each) => <ApprovalCard key={each.id} approval={each} />)}</div>}
     </section>
@@ -49,18 +49,18 @@ function ApprovalCard({ approval }: { approval: Approval }): JSX.Element {
       </div>
       {approval.resource !== approval.tool && <pre class="resource" data-test="approval-resource"><PlainText text={approval.resource} /></pre>}
       <ApprovalArguments approval={approval} />
-      {approval.reason && <p class="reason"><span class="muted">{approval.access === "scope" ? "Its reason" : "Asked because"}</span> <PlainText text={approval.reason} /></p>}
-      {approval.add_effect && <p class="reason"><span class="muted">If you add it</span> <span data-test="approval-add"><PlainText text={approval.add_effect.replace(/^add /, "it ")} /></span></p>}
+      {approval.reason && <p class="reason"><span class="muted">{approval.access === "scope" ? "Reason:" : "Requires approval:"}</span> <PlainText text={approval.reason} /></p>}
+      {approval.add_effect && <p class="reason"><span class="muted">Effect:</span> <span data-test="approval-add"><PlainText text={approval.add_effect} /></span></p>}
       <footer>
         <span class="muted approval-facts">
-          <span title={`The whole digest: ${approval.digest}`}>digest <code data-test="approval-digest">{approval.digest.slice(0, 12)}</code></span>
+          <span title={`Full digest: ${approval.digest}`}>digest <code data-test="approval-digest">{approval.digest.slice(0, 12)}</code></span>
           {approval.workspace && <span>in <code><PlainText text={approval.workspace} /></code></span>}
           {approval.sandbox && <span>sandbox {approval.sandbox}</span>}
           <span>until {new Date(approval.expires_at).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" })}</span>
         </span>
         <span class="approval-actions">
           <button type="button" class="button" disabled={isAnswering.value} data-test="deny" onClick={() => decide("deny")}>Deny</button>
-          {approval.access === "scope" && <button type="button" class="button" disabled={isAnswering.value} data-test="add" onClick={() => decide("add")} title="From now on, written into the session's preset.md">Add to its scope</button>}
+          {approval.access === "scope" && <button type="button" class="button" disabled={isAnswering.value} data-test="add" onClick={() => decide("add")} title="Grant permanently, in the session's preset.md">Add to its permissions</button>}
           <button type="button" class="button primary" disabled={isAnswering.value} data-test="allow" onClick={() => decide("allow")}>Allow once</button>
         </span>
       </footer>
@@ -68,10 +68,10 @@ function ApprovalCard({ approval }: { approval: Approval }): JSX.Element {
   );
 }
 
-/** The agents from the user down to the one that asks. */
+/** The chain of requesters, from the user to the agent that requests the approval. */
 function RequestChain({ approval }: { approval: Approval }): JSX.Element {
   return (
-    <button type="button" class="request-chain" onClick={() => showSession(approval.session_id)} title="Open the conversation that asks" data-test="approval-chain">
+    <button type="button" class="request-chain" onClick={() => showSession(approval.session_id)} title="Open the conversation" data-test="approval-chain">
       {approval.chain.map((name, i) => <span key={i}>{i > 0 && <span class="then"> › </span>}<PlainText text={name} /></span>)}
     </button>
   );
@@ -93,7 +93,7 @@ function ApprovalArguments({ approval }: { approval: Approval }): JSX.Element | 
       {isEdit && <DiffView lines={diffLines(oldText, newText)} />}
       {approval.files.length > 0 && (
         <ul class="files">
-          {approval.files.map((file) => <li key={file.path}><code><PlainText text={file.path} /></code> <span class="muted">{file.size.toLocaleString("en")} bytes, sha256 {file.sha256.slice(0, 12)}: a yes is for what it holds now</span></li>)}
+          {approval.files.map((file) => <li key={file.path}><code><PlainText text={file.path} /></code> <span class="muted">{file.size.toLocaleString("en")} bytes, sha256 {file.sha256.slice(0, 12)}: the approval covers its current content</span></li>)}
         </ul>
       )}
     </div>

@@ -18,7 +18,7 @@ function ActiveChildCard({ run }: { run: RunView }): JSX.Element {
     if (run.status !== "queued" && !run.toolCallCount) void loadActiveCalls(run);
   }, [run.id]);
   return (
-    <section class="card" style={agentHueStyle(run.agent)} data-test="card" data-run={run.id} data-status={run.status} aria-label={`${capitalize(run.agent)} at work`}>
+    <section class="card" style={agentHueStyle(run.agent)} data-test="card" data-run={run.id} data-status={run.status} aria-label={`${capitalize(run.agent)} is running`}>
       <div class="card-head">
         <button type="button" class="card-title" onClick={() => showSession(run.sessionId)} title="Open its conversation" data-test="card-open">
           <AgentIcon agent={run.agent} />
@@ -33,7 +33,7 @@ function ActiveChildCard({ run }: { run: RunView }): JSX.Element {
   );
 }
 
-/** How long a model may take before the card says that the run waits, once tools were called. */
+/** Duration of a model request after which the card shows that the run waits, once tools were called. */
 const SLOW_MODEL_MS = 1500;
 
 function progressText(run: RunView): string {
@@ -51,7 +51,7 @@ function FinishedChildLine({ run }: { run: RunView }): JSX.Element {
       <b>{runName(run)}</b>
       <span class={`state ${run.status}`}>{RUN_STATUS_LABELS[run.status]}</span>
       <span class="gist">{run.error || run.summary}</span>
-      <span class="muted" data-test="child-cost" title={totals.runs > 1 ? "With those that it set to work" : ""}>{[duration, formatUsage(totals.tokens, totals.cost)].filter(Boolean).join(" · ")}</span>
+      <span class="muted" data-test="child-cost" title={totals.runs > 1 ? "Including its sub-agents" : ""}>{[duration, formatUsage(totals.tokens, totals.cost)].filter(Boolean).join(" · ")}</span>
       <Icon name="right" size={14} />
     </button>
   );

@@ -34,7 +34,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
     text.value = input;
     updateDraft(id, input);
   };
-  /** Hand the text to another agent beside this conversation, and restore it if that fails. */
+  /** Delegate the text to another agent, and restore it if that fails. */
   const delegate = (agent: Agent, task: string, trigger: "slash" | "key"): void => {
     const input = text.value;
     text.value = "";
@@ -73,9 +73,9 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   return (
     <form class="composer" onSubmit={(event) => { event.preventDefault(); send(); }} data-test="composer-form">
       <SlashCommandMenu text={text.value} onChoose={(slash) => { updateText(`${slash} `); area.current?.focus(); }} />
-      <MessageInput area={area} text={text.value} onWrite={updateText} onSend={send} interceptKey={interceptKey} label={`Message to ${session.agent}`} hint={awaitsApproval ? "It waits for your answer above" : willQueue ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
+      <MessageInput area={area} text={text.value} onWrite={updateText} onSend={send} interceptKey={interceptKey} label={`Message to ${session.agent}`} hint={awaitsApproval ? "Waiting for your approval above" : willQueue ? "Busy: your message will be queued" : run ? "Waiting for your message" : `Message ${session.agent}`} />
       <div class="composer-bar">
-        <span class="hint">{awaitsApproval ? "Answer it in the strip above; Enter queues more" : willQueue ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
+        <span class="hint">{awaitsApproval ? "Answer the approval above; Enter queues a message" : willQueue ? "Enter queues the message" : "Enter sends, Shift+Enter adds a line"}</span>
         {run && <RunControls run={run} />}
         <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || isOffline} aria-label={willQueue ? "Queue" : "Send"}>
           <Icon name={willQueue ? "queue" : "send"} size={14} /> {willQueue ? "Queue" : "Send"}
@@ -88,8 +88,8 @@ export function Composer({ session }: { session: Session }): JSX.Element {
 function RunControls({ run }: { run: RunView }): JSX.Element {
   return (
     <>
-      <button type="button" class="button subtle-button" data-test="interrupt" title="Let it finish its step, sum up and stop" onClick={() => void controlRun(run.id, "interrupt")}><Icon name="pause" size={14} /> Interrupt</button>
-      <button type="button" class="button subtle-button" data-test="cancel" title="Stop it and everybody it set to work" onClick={() => void controlRun(run.id, "cancel")}><Icon name="stop" size={14} /> Stop</button>
+      <button type="button" class="button subtle-button" data-test="interrupt" title="Stop with a summary of the work so far" onClick={() => void controlRun(run.id, "interrupt")}><Icon name="pause" size={14} /> Interrupt</button>
+      <button type="button" class="button subtle-button" data-test="cancel" title="Stop this run and its sub-agents" onClick={() => void controlRun(run.id, "cancel")}><Icon name="stop" size={14} /> Stop</button>
     </>
   );
 }
@@ -99,9 +99,9 @@ function SlashCommandMenu({ text, onChoose }: { text: string; onChoose: (slash: 
   const commands = matchingSlashCommands(text);
   if (!commands.length) return null;
   return (
-    <div class="slash-commands" data-test="slashes" role="group" aria-label="Commands of agents">
+    <div class="slash-commands" data-test="slashes" role="group" aria-label="Slash commands">
       {commands.map(({ slash, agent }) => (
-        <button key={slash} type="button" style={agentHueStyle(agent.name)} data-test="slash" onClick={() => onChoose(slash)}><b>{slash}</b><span>{agent.roles.includes("watcher") ? `${agent.description} Alone, it watches.` : agent.description}</span></button>
+        <button key={slash} type="button" style={agentHueStyle(agent.name)} data-test="slash" onClick={() => onChoose(slash)}><b>{slash}</b><span>{agent.roles.includes("watcher") ? `${agent.description} Without a task: start or stop watching.` : agent.description}</span></button>
       ))}
     </div>
   );

@@ -44,9 +44,9 @@ function ConversationNotFound(): JSX.Element {
   return (
     <main class="main" id="main">
       <div class="empty" data-test="gone">
-        <h1>This conversation is not here.</h1>
-        <p>It was deleted, or the address is wrong. Others stand in the list at the left.</p>
-        <button type="button" class="button" onClick={() => showHome()}>Begin a new one</button>
+        <h1>Conversation not found</h1>
+        <p>It was deleted, or the address is wrong. Choose another one in the list on the left.</p>
+        <button type="button" class="button" onClick={() => showHome()}>New conversation</button>
       </div>
     </main>
   );
@@ -58,14 +58,14 @@ function ConversationHeader({ session }: { session: Session }): JSX.Element {
     <header class="head">
       <AgentSwitcher />
       <div class="head-title">
-        {parent && <button type="button" class="link parent-link" onClick={() => showSession(parent.session_id)} data-test="parent" title="The conversation that asked for this one">{sessionTitle(parent)} /</button>}
+        {parent && <button type="button" class="link parent-link" onClick={() => showSession(parent.session_id)} data-test="parent" title="Open the parent conversation">{sessionTitle(parent)} /</button>}
         {editingName.value === `head ${session.session_id}` ? <SessionNameInput session={session} /> : (
           <h1 title={session.slug} data-test="title" onDblClick={() => (editingName.value = `head ${session.session_id}`)}>{sessionTitle(session)}{session.branch !== "main" && <span class="muted"> /{session.branch}</span>}</h1>
         )}
         <TranscriptPath session={session} />
       </div>
       <Menu
-        label="What to do with this conversation" icon="more" testId="session-menu-open"
+        label="Conversation menu" icon="more" testId="session-menu-open"
         items={[
           { label: "Rename", icon: "pencil", onSelect: () => (editingName.value = `head ${session.session_id}`), testId: "rename" },
           { label: session.pinned_at ? "Unpin" : "Pin", icon: "pin", onSelect: () => void togglePin(session), testId: "pin" },
@@ -128,7 +128,7 @@ function ConversationLog({ session }: { session: Session }): JSX.Element {
   };
   const rows = conversationRows.value;
   const run = activeRunOf(session.session_id);
-  const before = isStartLoaded.value ? <ConversationStart session={session} count={rows.length} /> : <p class="muted centered earlier">{conversation.isLoadingOlder.value || !rows.length ? "Reading…" : "Earlier"}</p>;
+  const before = isStartLoaded.value ? <ConversationStart session={session} count={rows.length} /> : <p class="muted centered earlier">{conversation.isLoadingOlder.value || !rows.length ? "Loading…" : "Earlier"}</p>;
   return (
     <div class="conversation-log">
       <VirtualList
@@ -146,13 +146,13 @@ function ConversationLog({ session }: { session: Session }): JSX.Element {
 
 function ConversationStart({ session, count }: { session: Session; count: number }): JSX.Element | null {
   if (conversation.loadState.value !== "ready") return null;
-  if (count) return <p class="muted centered earlier">Begun {new Date(session.created_at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })}</p>;
+  if (count) return <p class="muted centered earlier">Started {new Date(session.created_at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })}</p>;
   return (
     <div class="empty small" data-test="empty-conversation">
       <AgentIcon agent={session.agent} size={22} />
-      <h2>Nothing has been said yet.</h2>
-      <p>Type below what {session.agent} should do, in plain words; it works in <code>{session.workspace?.root ?? "its folder"}</code>{session.workspace?.writable ? "" : ", which it may only read"}.</p>
-      <p class="muted">All of it is kept in one Markdown file, which you can read and change: its path stands above.</p>
+      <h2>No messages yet</h2>
+      <p>Type a task for {session.agent} below. It works in <code>{session.workspace?.root ?? "its folder"}</code>{session.workspace?.writable ? "" : ", which is read-only"}.</p>
+      <p class="muted">The conversation is a Markdown file that you can read and edit. Its path is shown above.</p>
     </div>
   );
 }
@@ -162,8 +162,8 @@ function RunStatusLine({ run }: { run: RunView }): JSX.Element {
   const lastCall = [...run.activeCalls.values()].at(-1);
   const isStreaming = streamingReplies.value.some((reply) => reply.run === run.id && reply.text);
   if (isStreaming && !lastCall) return <div class="run-status" />;
-  if (connection.value === "lost") return <div class="run-status" data-test="now"><span class="dot waiting" aria-hidden="true" /><span>Waits for the daemon…</span></div>;
-  const label = run.status === "waiting" ? `Waits ${WAIT_LABELS[run.waitingFor] ?? ""}` : run.status === "queued" ? "Waits for its turn" : run.note || (lastCall ? "Calls tools" : "Thinks");
+  if (connection.value === "lost") return <div class="run-status" data-test="now"><span class="dot waiting" aria-hidden="true" /><span>Waiting for the daemon…</span></div>;
+  const label = run.status === "waiting" ? `Waiting ${WAIT_LABELS[run.waitingFor] ?? ""}` : run.status === "queued" ? "Queued" : run.note || (lastCall ? "Calling tools" : "Thinking");
   return <div class="run-status" data-test="now"><span class={run.status === "running" ? "spinner" : `dot ${run.status}`} aria-hidden="true" /><span>{label}…</span></div>;
 }
 

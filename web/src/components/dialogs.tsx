@@ -39,34 +39,34 @@ function ModalDialog({ label, children, testId }: { label: string; children: Com
 const SHORTCUT_HELP: [string, string][] = [
   ["/", "search"],
   ["n", "new session"],
-  ["j  k  ↓  ↑", "move in the list"],
+  ["j  k  ↓  ↑", "move in the session list"],
   ["Enter", "open, or send"],
   ["Shift Enter", "a new line"],
-  ["c", "to the box where one types"],
-  ["a", "to the approvals"],
+  ["c", "focus the message box"],
+  ["a", "focus the approvals"],
   ["i", "inbox"],
   ["r", "runs"],
-  ["g  Home", "to the beginning of the conversation"],
-  ["G  End", "to its end"],
-  ["t", "light, dark, or as the system"],
-  ["Esc", "close what is open"],
-  ["?", "these keys"],
+  ["g  Home", "go to the beginning of the conversation"],
+  ["G  End", "go to its end"],
+  ["t", "theme: light, dark or system"],
+  ["Esc", "close"],
+  ["?", "keyboard shortcuts"],
 ];
 
 /** Hotkeys and slash commands from agent definitions. */
 function agentShortcuts(): [string, string][] {
   return (agents.value ?? []).flatMap((agent) => {
     const isWatcher = agent.roles.includes("watcher");
-    const keys = agent.triggers.hotkeys.map((key): [string, string] => [key, isWatcher ? `${agent.name} watches, or no more` : `${agent.name} does what is typed`]);
-    const commands = agent.triggers.slash.map((slash): [string, string] => [`/${slash.replace(/^\//, "")}`, `${agent.name} does it beside this conversation${isWatcher ? "; alone, it watches" : ""}`]);
+    const keys = agent.triggers.hotkeys.map((key): [string, string] => [key, isWatcher ? `start or stop the watcher ${agent.name}` : `give the typed text to ${agent.name}`]);
+    const commands = agent.triggers.slash.map((slash): [string, string] => [`/${slash.replace(/^\//, "")}`, `delegate to ${agent.name}${isWatcher ? "; without a task: start or stop watching" : ""}`]);
     return [...keys, ...commands];
   });
 }
 
 function ShortcutsDialog(): JSX.Element {
   return (
-    <ModalDialog label="Keys" testId="keys">
-      <h2>Keys</h2>
+    <ModalDialog label="Keyboard shortcuts" testId="keys">
+      <h2>Keyboard shortcuts</h2>
       <dl class="keys">{[...SHORTCUT_HELP, ...agentShortcuts()].map(([key, description]) => <div key={key}><dt>{key.split("  ").map((each) => <kbd key={each}>{each}</kbd>)}</dt><dd>{description}</dd></div>)}</dl>
     </ModalDialog>
   );
@@ -98,7 +98,7 @@ function NewSessionDialog(): JSX.Element {
               <AgentIcon agent={each.name} /><span><b>{capitalize(each.display_name ?? each.name)}</b><span class="agent-option-description">{each.description}</span></span>
             </button>
           ))}
-          {!matches.length && <p class="muted padded">No agent is called that.</p>}
+          {!matches.length && <p class="muted padded">No matching agents.</p>}
         </div>
       </div>
     </ModalDialog>
@@ -109,9 +109,9 @@ function ClearSessionDialog({ session }: { session: Session }): JSX.Element {
   return (
     <ModalDialog label="Clear" testId="clear-dialog">
       <h2>Clear {sessionTitle(session)}?</h2>
-      <p>The agent forgets what was said; the session, its name and its folder stay.</p>
+      <p>All messages are removed. The session, its name and its folder stay.</p>
       <p class="dialog-actions">
-        <button type="button" class="button" onClick={() => (dialog.value = null)}>Keep it</button>
+        <button type="button" class="button" onClick={() => (dialog.value = null)}>Cancel</button>
         <button type="button" class="button primary" data-test="clear-yes" onClick={() => void clearSession(session)}>Clear</button>
       </p>
     </ModalDialog>

@@ -14,9 +14,9 @@ import { AgentIcon, Icon } from "./icons.tsx";
 import { AgentSwitcher } from "./agent-switcher.tsx";
 
 const EXAMPLE_TASKS = [
-  "Explain what this project does, and where to begin reading",
-  "Find what is not tested here, and say what to test first",
-  "Ask a researcher and a reviewer about the same file, and join what they say",
+  "Explain what this project does, and where to start reading",
+  "Find untested code here, and say what to test first",
+  "Ask a researcher and a reviewer about the same file, and combine their answers",
 ];
 
 export function HomePage(): JSX.Element {
@@ -26,8 +26,8 @@ export function HomePage(): JSX.Element {
     <main class="main home" id="main" style={agentHueStyle(currentAgent.value ?? defaultAgent() ?? "")}>
       {currentAgent.value && <header class="head"><AgentSwitcher /></header>}
       <div class="home-column">
-        <h1>{sessions.value?.length ? "What next?" : "Say what should be done."}</h1>
-        {!sessions.value?.length && <p class="intro">Choose who does it and write it in plain words. The agent reads and changes files in its folder, asks you before anything it may not do, and can hand work on to others. Everything it says is kept in a file of yours.</p>}
+        <h1>{sessions.value?.length ? "New session" : "Start your first session"}</h1>
+        {!sessions.value?.length && <p class="intro">Choose an agent and describe the task. The agent reads and changes files in its folder, asks for your approval where it needs one, and can delegate to sub-agents. The conversation is saved as a file.</p>}
         <NewSessionForm />
         {agentList && <AgentPicker agentList={agentList} />}
       </div>
@@ -55,11 +55,11 @@ function NewSessionForm(): JSX.Element {
     <form class="composer new-session-form" onSubmit={(event) => { event.preventDefault(); void submit(); }} data-test="home-form">
       <MessageInput area={area} text={text.value} onWrite={(task) => (text.value = task)} onSend={() => void submit()} label={`Task for ${agent ?? "an agent"}`} hint={`What should ${agent ?? "the agent"} do?`} />
       <div class="composer-bar">
-        <label class="folder"><Icon name="file" size={12} /><input value={folder.value} data-test="folder" onInput={(event) => (folder.value = event.currentTarget.value)} placeholder="folder: where the daemon was started" aria-label="Folder it works in" spellcheck={false} /></label>
-        <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || !agent || isCreating.value}><Icon name="send" size={14} /> Begin</button>
+        <label class="folder"><Icon name="file" size={12} /><input value={folder.value} data-test="folder" onInput={(event) => (folder.value = event.currentTarget.value)} placeholder="workspace (default: the daemon's folder)" aria-label="Workspace folder" spellcheck={false} /></label>
+        <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || !agent || isCreating.value}><Icon name="send" size={14} /> Start</button>
       </div>
       {!sessions.value?.length && (
-        <ul class="example-tasks" aria-label="Things to try">
+        <ul class="example-tasks" aria-label="Example tasks">
           {EXAMPLE_TASKS.map((each) => <li key={each}><button type="button" class="link" onClick={() => { text.value = each; area.current?.focus(); }}>{each}</button></li>)}
         </ul>
       )}
@@ -73,10 +73,10 @@ function AgentPicker({ agentList }: { agentList: Agent[] }): JSX.Element {
   const others = agentList.filter((each) => !primary.includes(each));
   return (
     <section class="agent-picker" aria-label="Agents" data-test="agents">
-      <h2>Who</h2>
-      <div class="agent-grid" role="radiogroup" aria-label="Who should do it">{primary.map((each) => <AgentOption key={each.name} agent={each} isSelected={each.name === selected} />)}</div>
-      {others.length > 0 && <details><summary>{others.length} more, whom agents usually ask themselves</summary><div class="agent-grid">{others.map((each) => <AgentOption key={each.name} agent={each} isSelected={each.name === selected} />)}</div></details>}
-      {health.value && <p class="muted">Agents are files: <code>retinue agents list</code> says where each comes from, and <code>retinue agents import</code> takes in your own.</p>}
+      <h2>Agent</h2>
+      <div class="agent-grid" role="radiogroup" aria-label="Agent">{primary.map((each) => <AgentOption key={each.name} agent={each} isSelected={each.name === selected} />)}</div>
+      {others.length > 0 && <details><summary>{others.length} more, mainly used as sub-agents</summary><div class="agent-grid">{others.map((each) => <AgentOption key={each.name} agent={each} isSelected={each.name === selected} />)}</div></details>}
+      {health.value && <p class="muted">Agents are files. <code>retinue agents list</code> shows where each is defined; <code>retinue agents import</code> imports your own.</p>}
     </section>
   );
 }
@@ -94,10 +94,10 @@ function NoAgents(): JSX.Element {
   return (
     <main class="main" id="main">
       <div class="empty" data-test="no-agents">
-        <h1>There are no agents.</h1>
-        <p>An agent is a Markdown file that says who it is and what it may do. Put one into the folder <code>agents/</code> of your configuration, or take one in:</p>
+        <h1>No agents</h1>
+        <p>An agent is a Markdown file with a prompt and permissions. Put one into the folder <code>agents/</code> of your configuration, or import one:</p>
         <pre class="block">retinue agents import PATH</pre>
-        <p class="muted">If there should be some, <code>retinue doctor</code> says why they are not read.</p>
+        <p class="muted">If agents are missing, run <code>retinue doctor</code> to see why.</p>
       </div>
     </main>
   );

@@ -44,7 +44,7 @@ function UserMessage({ message }: { message: Message }): JSX.Element {
     <article class={`message from-user ${sender ? "by-agent" : ""}`} style={agentHueStyle(agent || openSession.value?.agent || "")} data-test="said-user" data-entry={message.id} aria-label={sender ? `${sender} says` : "You say"}>
       <header>
         {sender ? <><AgentIcon agent={agent || sender} /><b><PlainText text={sender} /></b></> : <b>You</b>}
-        {senderSession && <button type="button" class="link small" onClick={() => showSession(senderSession.session_id)} title="The conversation that asked">{sessionTitle(senderSession)}</button>}
+        {senderSession && <button type="button" class="link small" onClick={() => showSession(senderSession.session_id)} title="Open the parent conversation">{sessionTitle(senderSession)}</button>}
         <MessageMeta message={message} />
       </header>
       {sender ? <ForwardedText text={message.text} /> : <div class="typed" dir="auto">{message.text}</div>}
@@ -60,7 +60,7 @@ function ForwardedText({ text }: { text: string }): JSX.Element {
     <>
       {report.intro && <p class="muted forwarded-intro"><PlainText text={report.intro.replace(/:$/, ".")} /></p>}
       <Markdown text={report.body} />
-      {report.facts && <details class="report-facts"><summary>What is known of it</summary><pre class="block"><PlainText text={report.facts} /></pre></details>}
+      {report.facts && <details class="report-facts"><summary>Details</summary><pre class="block"><PlainText text={report.facts} /></pre></details>}
     </>
   );
 }
@@ -78,9 +78,9 @@ function AgentMessage({ message, thinking, sameSpeaker }: { message: Message; th
 }
 
 const STOP_REASONS: Record<string, string> = {
-  length: "The model reached its longest reply here: ask it to go on.",
-  refused: "The model refused to answer this.",
-  cancelled: "Stopped here.",
+  length: "The reply reached the length limit. Send a message to continue.",
+  refused: "The model refused to answer.",
+  cancelled: "Stopped.",
 };
 
 /** The actions, token count and time of a message. */
@@ -90,7 +90,7 @@ function MessageMeta({ message }: { message: Message }): JSX.Element {
     <span class="message-meta">
       <span class="message-actions">
         {message.text && <CopyButton text={message.text} what="the message" />}
-        {session?.type === "branch" && <IconButton icon="branch" label={message.role === "user" ? "Branch from here, to say it differently" : "Branch from here"} testId="branch" onClick={() => void branchFrom(session, message)} />}
+        {session?.type === "branch" && <IconButton icon="branch" label={message.role === "user" ? "Edit in a new branch" : "Branch from here"} testId="branch" onClick={() => void branchFrom(session, message)} />}
       </span>
       {message.role === "agent" && message.usage.output > 0 && <span title={`${message.usage.input} tokens in, ${message.usage.output} out · ${message.model}`}>{formatTokens(message.usage.output)} tok</span>}
       <time dateTime={message.at}>{formatTime(message.at)}</time>
@@ -110,7 +110,7 @@ function Thinking({ text, inProgress = false }: { text: string; inProgress?: boo
 export function StreamingMessage({ reply, sameSpeaker }: { reply: StreamingReply; sameSpeaker: boolean }): JSX.Element {
   const agent = openSession.value?.agent ?? "";
   return (
-    <article class={`message from-agent streaming ${sameSpeaker ? "same-speaker" : ""}`} style={agentHueStyle(agent)} data-test="streaming" aria-label={`${agent} is speaking`}>
+    <article class={`message from-agent streaming ${sameSpeaker ? "same-speaker" : ""}`} style={agentHueStyle(agent)} data-test="streaming" aria-label={`${agent} is replying`}>
       {!sameSpeaker && <header><AgentIcon agent={agent} /><b>{capitalize(agent)}</b></header>}
       {reply.thinking && <Thinking text={reply.thinking} inProgress={!reply.text} />}
       {reply.text && <Markdown text={(reply.startMissed ? "… " : "") + reply.text} isStreaming />}
@@ -133,7 +133,7 @@ export function QueuedMessage({ run }: { run: RunView }): JSX.Element {
       <header>
         <b>{run.parentId ? run.agent : "You"}</b>
         <span class="tag"><Icon name="queue" size={12} /> queued</span>
-        <span class="message-meta"><span class="message-actions shown"><button type="button" class="link" onClick={() => void controlRun(run.id, "cancel")}>Take back</button></span></span>
+        <span class="message-meta"><span class="message-actions shown"><button type="button" class="link" onClick={() => void controlRun(run.id, "cancel")}>Cancel</button></span></span>
       </header>
       <div class="typed" dir="auto">{run.task}</div>
     </article>
@@ -141,10 +141,10 @@ export function QueuedMessage({ run }: { run: RunView }): JSX.Element {
 }
 
 const NOTICE_TITLES: Record<string, string> = {
-  announcement: "A result came in",
-  resumed: "Taken up again after an interruption",
-  interrupted: "Asked to stop and sum up",
-  nudge: "Reminded to answer",
+  announcement: "Result received",
+  resumed: "Resumed after an interruption",
+  interrupted: "Asked to stop with a summary",
+  nudge: "Reminded to reply",
 };
 
 /** A notice from the runtime to the model. */
@@ -153,7 +153,7 @@ export function NoticeView({ notice }: { notice: Notice }): JSX.Element {
   const sessionKey = / session=(\S+)/.exec(notice.text)?.[1];
   const session = sessionKey ? sessions.value?.find((each) => each.key === sessionKey) : undefined;
   const isReport = notice.topic === "announcement" && parseForwardedReport(notice.text) !== null;
-  const title = notice.topic === "announcement" && agent ? `A result came in from ${agent}` : (NOTICE_TITLES[notice.topic] ?? capitalize(notice.topic || "notice"));
+  const title = notice.topic === "announcement" && agent ? `Result received from ${agent}` : (NOTICE_TITLES[notice.topic] ?? capitalize(notice.topic || "notice"));
   return (
     <details class="notice" style={agentHueStyle(agent)} data-test="notice">
       <summary>
@@ -180,19 +180,19 @@ export function RunEndNotice({ run }: { run: RunView }): JSX.Element {
 }
 
 const END_REASONS: Record<string, string> = {
-  user_cancel: "Stopped here by a person.",
-  interrupted: "Interrupted by a person: it summed up and stopped.",
-  deserted: "Stopped here, with the run that asked for it.",
+  user_cancel: "Cancelled by the user.",
+  interrupted: "Interrupted by the user, and ended with a summary.",
+  deserted: "Cancelled together with its parent run.",
 };
 
 const NEXT_STEPS: Record<string, string> = {
-  auth: "Give the daemon a valid key and send again.",
-  unreachable: "See that the model's server runs, and send again.",
-  rate_limited: "Wait a little and send again.",
-  config: "`retinue doctor` says what to mend.",
-  disk: "Make room on the disk and send again.",
-  deadline: "Send a message to let it go on from here.",
-  idle: "Send a message to let it go on from here.",
-  turn_limit: "Send a message to let it go on from here.",
-  stuck: "Say what it should do differently.",
+  auth: "Set a valid API key for the daemon, then send the message again.",
+  unreachable: "Check that the model's server is running, then send the message again.",
+  rate_limited: "Wait a moment, then send the message again.",
+  config: "Run `retinue doctor` to find the problem.",
+  disk: "Free some disk space, then send the message again.",
+  deadline: "Send a message to continue.",
+  idle: "Send a message to continue.",
+  turn_limit: "Send a message to continue.",
+  stuck: "Send a message that says what to do differently.",
 };

@@ -44,7 +44,7 @@ function RunsPanel(): JSX.Element {
   return (
     <div class="panel-body" data-test="runs">
       {openSessionId.value && <label class="run-filter"><input type="checkbox" checked={onlyThisSession.value} onChange={(event) => (onlyThisSession.value = event.currentTarget.checked)} /> Only this conversation</label>}
-      {!trees.length && <p class="muted padded">No runs. A run is one task of one session: each message you send begins one, and the agents it sets to work stand below it.</p>}
+      {!trees.length && <p class="muted padded">No runs. Each message you send starts a run; the runs of its sub-agents are listed below it.</p>}
       {trees.map(([root, childrenByRun]) => <ul class="tree" key={root.id}><RunTreeNode run={root} childrenByRun={childrenByRun} /></ul>)}
     </div>
   );
@@ -83,7 +83,7 @@ function RunTreeNode({ run, childrenByRun }: { run: RunView; childrenByRun: Map<
           <span class="run-name"><AgentIcon agent={run.agent} size={12} /><b>{runName(run)}</b></span>
           <span class={`state ${run.status}`}>{RUN_STATUS_LABELS[run.status]}</span>
           <span class="muted run-stats">{formatDuration(durationMs)}{run.usage.input + run.usage.output ? ` · ${formatTokens(run.usage.input)} in ${formatTokens(run.usage.output)} out` : ""}{run.cost === null ? "" : ` · ${formatDollars(run.cost)}`}</span>
-          {childRuns.length > 0 && totals.tokens > 0 && <span class="muted run-stats" data-test="run-sum" title={`${formatCount(totals.runs, "run")}: this one and those that it set to work`}>in all {formatUsage(totals.tokens, totals.cost)}</span>}
+          {childRuns.length > 0 && totals.tokens > 0 && <span class="muted run-stats" data-test="run-sum" title={`${formatCount(totals.runs, "run")}, including sub-agents`}>total {formatUsage(totals.tokens, totals.cost)}</span>}
           <span class="run-summary">{reason && <span class="state waiting">{reason}: </span>}{run.summary}</span>
         </button>
         {active && <IconButton icon="stop" label={`Stop ${runName(run)}`} testId="run-cancel" onClick={() => void controlRun(run.id, "cancel")} />}
@@ -100,8 +100,8 @@ function InboxPanel(): JSX.Element {
   const rows = inbox.value;
   return (
     <div class="panel-body" data-test="inbox">
-      {unreadCount.value > 0 && <p class="inbox-bar"><span class="muted">{unreadCount.value} not taken yet</span><button type="button" class="link" data-test="drain" title="You have read them: no model is told of them any more" onClick={() => void markInboxRead()}>Mark all as read</button></p>}
-      {rows && !rows.length && <p class="muted padded" data-test="inbox-empty">Nothing here. When agents hand work to others, what those are at and what they leave is listed here, whether anybody waits for it or not.</p>}
+      {unreadCount.value > 0 && <p class="inbox-bar"><span class="muted">{unreadCount.value} unread</span><button type="button" class="link" data-test="drain" title="Mark as read, so that no agent receives them" onClick={() => void markInboxRead()}>Mark all as read</button></p>}
+      {rows && !rows.length && <p class="muted padded" data-test="inbox-empty">Empty. The status and results of delegated tasks are listed here.</p>}
       <ul class="inbox-list">{(rows ?? []).map((each) => <InboxRow key={each.id ?? each.runId} item={each} />)}</ul>
     </div>
   );
@@ -150,8 +150,8 @@ function ResultRow({ item }: { item: InboxItem }): JSX.Element {
         : <p class={`inbox-item-text ${isExpanded.value ? "expanded" : ""} ${item.error ? "failed" : ""}`}><PlainText text={item.error ? text : stripMarkdown(text)} /></p>)}
       <div class="inbox-item-actions">
         <button type="button" class="link" data-test="inbox-open" onClick={() => showSession(item.sessionId)}>Conversation</button>
-        {text.length > 160 && <button type="button" class="link" aria-expanded={isExpanded.value} onClick={() => (isExpanded.value = !isExpanded.value)}>{isExpanded.value ? "Less" : "All of it"}</button>}
-        {item.status === "complete" && item.id && <button type="button" class="link" data-test="promote" title="Put it into the conversation that asked, with its author's name" onClick={() => void promoteResult(item)}>Promote</button>}
+        {text.length > 160 && <button type="button" class="link" aria-expanded={isExpanded.value} onClick={() => (isExpanded.value = !isExpanded.value)}>{isExpanded.value ? "Show less" : "Show all"}</button>}
+        {item.status === "complete" && item.id && <button type="button" class="link" data-test="promote" title="Add this result to the parent conversation" onClick={() => void promoteResult(item)}>Promote</button>}
       </div>
     </li>
   );

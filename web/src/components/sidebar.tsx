@@ -20,7 +20,7 @@ export function Sidebar(): JSX.Element {
   return (
     <aside class={`sidebar ${sidebarOpen.value ? "open" : ""}`} data-test="sidebar">
       <div class="sidebar-top">
-        <button type="button" class="brand" onClick={() => showHome()} title="Begin a new conversation">Retinue</button>
+        <button type="button" class="brand" onClick={() => showHome()} title="New conversation">Retinue</button>
         <IconButton icon="plus" label="New session (n)" testId="new-session" onClick={() => (dialog.value = { kind: "new" })} />
         <IconButton icon="cross" label="Close the list" class="only-narrow" onClick={() => (sidebarOpen.value = false)} />
       </div>
@@ -55,14 +55,14 @@ function SessionSearch(): JSX.Element {
 
 function SearchResults(): JSX.Element {
   if (!searchResults.value) return <p class="muted padded">Searching…</p>;
-  if (!searchResults.value.length) return <p class="muted padded" data-test="no-matches">Nothing matches “{searchQuery.value.trim()}”. The search looks at names, agents and last words.</p>;
+  if (!searchResults.value.length) return <p class="muted padded" data-test="no-matches">No session matches “{searchQuery.value.trim()}”. The search covers names, agents and last messages.</p>;
   return <ul>{searchResults.value.map((each) => <SessionRow key={each.session_id} session={each} showAgent />)}</ul>;
 }
 
 function SessionList(): JSX.Element {
-  if (!sessions.value) return <p class="muted padded">Reading…</p>;
+  if (!sessions.value) return <p class="muted padded">Loading…</p>;
   const groupList = sessionGroups(sessions.value);
-  if (!groupList.length) return <p class="muted padded" data-test="no-sessions">No sessions yet. Each one is a conversation with one agent and appears here; begin with the box at the right, or press <kbd>n</kbd>.</p>;
+  if (!groupList.length) return <p class="muted padded" data-test="no-sessions">No sessions yet. Start one with the form on the right, or press <kbd>n</kbd>.</p>;
   return <>{groupList.map((group) => <SessionGroup key={group.name} group={group} />)}</>;
 }
 
@@ -119,11 +119,11 @@ function SessionRow({ session, showAgent }: { session: Session; showAgent: boole
         </button>
       )}
       <Menu
-        label={`What to do with ${sessionTitle(session)}`} icon="more" testId="row-menu"
+        label={`Menu of ${sessionTitle(session)}`} icon="more" testId="row-menu"
         items={[
           { label: session.pinned_at ? "Unpin" : "Pin", icon: "pin", onSelect: () => void togglePin(session), testId: "pin" },
           { label: "Rename", icon: "pencil", onSelect: () => (editingName.value = editingKey), testId: "rename" },
-          { label: "Copy the file's path", icon: "copy", onSelect: () => void copyText(session.path, "the path").then((copied) => copied && showToast("Copied the path.")), testId: "copy-path" },
+          { label: "Copy the file's path", icon: "copy", onSelect: () => void copyText(session.path, "the path").then((copied) => copied && showToast("Path copied.")), testId: "copy-path" },
           { label: "Clear", icon: "eraser", onSelect: () => (dialog.value = { kind: "clear", session }), testId: "clear" },
           { label: "Delete", icon: "trash", onSelect: () => void deleteSession(session), isDestructive: true, testId: "delete" },
         ]}

@@ -14,9 +14,9 @@ import { ActiveWatcherList } from "./watchers.tsx";
 
 const NEXT_THEME: Record<Theme, Theme> = { auto: "light", light: "dark", dark: "auto" };
 const THEME_LABELS: Record<Theme, { icon: "auto" | "sun" | "moon"; label: string }> = {
-  auto: { icon: "auto", label: "Colours: as the system" },
-  light: { icon: "sun", label: "Colours: light" },
-  dark: { icon: "moon", label: "Colours: dark" },
+  auto: { icon: "auto", label: "Theme: system" },
+  light: { icon: "sun", label: "Theme: light" },
+  dark: { icon: "moon", label: "Theme: dark" },
 };
 
 export function switchToNextTheme(): void {
@@ -28,14 +28,14 @@ export function StatusBar(): JSX.Element {
     <footer class="status-bar">
       <IconButton icon="menu" label="Sessions" class="only-narrow" testId="drawer" onClick={() => (sidebarOpen.value = !sidebarOpen.value)} />
       <ActiveRunList />
-      {health.value?.demonstration && <span class="demonstration" data-test="demonstration" title={`The model is ${health.value.model}: it shows how this works, not how well a model can do it. RETINUE_MODEL names another.`}>demonstration model</span>}
+      {health.value?.demonstration && <span class="demonstration" data-test="demonstration" title={`The model ${health.value.model} is for demonstrations only. Set RETINUE_MODEL to use another.`}>demonstration model</span>}
       <span class="muted daemon-info" title={health.value ? `Retinue ${health.value.version}, model ${health.value.model ?? "none"}, sandbox ${health.value.sandbox ?? "unknown"}` : ""}>{(health.value?.model ?? "").replace(/:.*\//, ":…/")}</span>
       <IconButton icon="tree" label="Runs (r)" testId="open-runs" pressed={panel.value === "runs"} onClick={() => (panel.value = panel.value === "runs" ? null : "runs")} />
       <IconButton icon="inbox" label={unreadCount.value ? `Inbox: ${unreadCount.value} new (i)` : "Inbox (i)"} testId="open-inbox" pressed={panel.value === "inbox"} onClick={() => (panel.value = panel.value === "inbox" ? null : "inbox")}>
         {unreadCount.value > 0 && <span class="badge" data-test="inbox-count">{unreadCount.value}</span>}
       </IconButton>
       <IconButton icon={THEME_LABELS[theme.value].icon} label={`${THEME_LABELS[theme.value].label} (t)`} testId="theme" onClick={switchToNextTheme} />
-      <IconButton icon="keys" label="Keys (?)" testId="open-keys" class="only-wide" onClick={() => (dialog.value = { kind: "keys" })} />
+      <IconButton icon="keys" label="Keyboard shortcuts (?)" testId="open-keys" class="only-wide" onClick={() => (dialog.value = { kind: "keys" })} />
     </footer>
   );
 }
@@ -47,11 +47,11 @@ function ActiveRunList(): JSX.Element {
   const order: Record<string, number> = { running: 0, waiting: 1, queued: 2 };
   const active = activeRuns.value.filter((run) => !watcherSessions.value.has(run.sessionId)).toSorted((a, b) => (order[a.status] ?? 3) - (order[b.status] ?? 3));
   return (
-    <div class="active-runs" data-test="ledger" role="group" aria-label="At work">
+    <div class="active-runs" data-test="ledger" role="group" aria-label="Active runs">
       {active.slice(0, MAX_SHOWN_RUNS).map((run) => <ActiveRunButton key={run.id} run={run} />)}
       {active.length > MAX_SHOWN_RUNS && <button type="button" class="link" onClick={() => (panel.value = "runs")}>and {active.length - MAX_SHOWN_RUNS} more</button>}
       <ActiveWatcherList />
-      {!active.length && !watchers.value.length && <span class="muted">Nothing is at work</span>}
+      {!active.length && !watchers.value.length && <span class="muted">No active runs</span>}
     </div>
   );
 }
@@ -67,10 +67,10 @@ function ActiveRunButton({ run }: { run: RunView }): JSX.Element {
 
 export function ConnectionBanner(): JSX.Element | null {
   if (connection.value === "unauthorized") {
-    return <p class="connection-banner unauthorized" role="alert" data-test="barred">This browser may not come in any more. Run <code>retinue serve --link</code> and open the link it prints.</p>;
+    return <p class="connection-banner unauthorized" role="alert" data-test="barred">You are logged out. Run <code>retinue serve --link</code> and open the link it prints.</p>;
   }
   if (connection.value !== "lost") return null;
-  return <p class="connection-banner" role="status" data-test="lost">The daemon does not answer. What you see may be old; it goes on by itself when <code>retinue serve</code> runs again.</p>;
+  return <p class="connection-banner" role="status" data-test="lost">The daemon does not respond, so this page may be out of date. It reconnects when <code>retinue serve</code> is running again.</p>;
 }
 
 export function ToastList(): JSX.Element {

@@ -17,7 +17,7 @@ export const DELEGATION_TOOLS: ReadonlySet<string> = new Set([
   "PersistentAgent", "agent", "agent_ask", "explore", "plan", "agents_message", "spawn_subagent", "request_review", "sessions_spawn",
 ]);
 
-/** Characters of a result that are shown until the rest is asked for. */
+/** Characters of a result that are shown before “Show all” is clicked. */
 const MAX_RESULT_CHARS = 12_000;
 
 export function ToolCallView({ call, result, isFirst }: { call: ToolCall; result: ToolResult | null; isFirst: boolean }): JSX.Element {
@@ -47,15 +47,15 @@ export function ToolCallView({ call, result, isFirst }: { call: ToolCall; result
 }
 
 function CallStateIcon({ state }: { state: string }): JSX.Element {
-  if (state === "under-way") return <span class="spinner" role="img" aria-label="under way" />;
+  if (state === "under-way") return <span class="spinner" role="img" aria-label="running" />;
   if (state === "asks") return <span class="tool-call-state asks"><Icon name="shield" size={14} /></span>;
   return <span class={`tool-call-state ${state}`}><Icon name={state === "ok" ? "check" : state === "failed" ? "cross" : "more"} size={14} /></span>;
 }
 
 function CallOutcome({ state, result }: { state: string; result: ToolResult | null }): JSX.Element | null {
-  if (state === "asks") return <span class="muted">waits for your answer</span>;
+  if (state === "asks") return <span class="muted">waiting for your approval</span>;
   if (!result) return null;
-  if (!result.ok) return <span class="muted failed">{parseToolError(result.text)?.error.replace(/_/g, " ") ?? "refused or failed"}</span>;
+  if (!result.ok) return <span class="muted failed">{parseToolError(result.text)?.error.replace(/_/g, " ") ?? "failed"}</span>;
   return result.duration_ms >= 100 ? <span class="muted">{formatDuration(result.duration_ms)}</span> : null;
 }
 
@@ -73,8 +73,8 @@ function CallDetails({ call, result }: { call: ToolCall; result: ToolResult | nu
     <div class="inside">
       <div class="call-section"><span>Arguments</span><CopyButton text={call.args} what="the arguments" /></div>
       {args ? <CallArguments tool={call.tool} args={args} /> : <pre class="block"><PlainText text={call.args} /></pre>}
-      {call.parse_error && <p class="stopped"><Icon name="alert" size={14} /> It was never run: {call.parse_error}</p>}
-      {result && <div class="call-section"><span>{result.ok ? "Result" : "Refusal"}</span><CopyButton text={result.text} what="the result" /></div>}
+      {call.parse_error && <p class="stopped"><Icon name="alert" size={14} /> Not executed: {call.parse_error}</p>}
+      {result && <div class="call-section"><span>{result.ok ? "Result" : "Error"}</span><CopyButton text={result.text} what="the result" /></div>}
       {result && !result.ok && parseToolError(result.text) && <p class="refusal"><PlainText text={parseToolError(result.text)!.message} /></p>}
       {result && <ResultText text={result.text} />}
     </div>
@@ -108,7 +108,7 @@ export function ArgumentList({ args }: { args: ToolArguments }): JSX.Element | n
 
 function ResultText({ text }: { text: string }): JSX.Element {
   const isExpanded = useSignal(false);
-  if (!text) return <p class="muted padded">nothing</p>;
+  if (!text) return <p class="muted padded">empty</p>;
   const shown = isExpanded.value ? text : text.slice(0, MAX_RESULT_CHARS);
   return (
     <>

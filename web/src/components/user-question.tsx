@@ -33,7 +33,7 @@ export function UserQuestion({ call }: { call: ToolCall }): JSX.Element {
           ))}
         </div>
       )}
-      <p class="muted">{sentAnswer.value ? "Sent." : options.length ? "Choose one, or type another answer below." : "Type your answer below: it goes on with it."}</p>
+      <p class="muted">{sentAnswer.value ? "Sent." : options.length ? "Choose one, or type another answer below." : "Type your answer below."}</p>
     </section>
   );
 }

@@ -11,7 +11,7 @@ interface VirtualListProps<T> {
   estimateHeight: (item: T) => number;
   renderRow: (item: T) => ComponentChildren;
   onNearTop: () => void;
-  /** Another list starts at its end. */
+  /** A list with another id starts at its end. */
   listId: string;
   label: string;
   isBusy: boolean;
@@ -103,7 +103,7 @@ export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
   const resizeObserver = useRef<ResizeObserver | null>(null);
   useEffect(() => {
     resizeObserver.current = new ResizeObserver((changed) => {
-      // A new width changes all heights: whoever was at the end stays there, wherever the browser put the view.
+      // A new width changes all heights: a view that was at the end stays there.
       if (changed.some((each) => each.target === box.current)) followedTo.current = 0;
       if (measure()) redraw.value++;
       restorePosition();
@@ -167,7 +167,7 @@ export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
     }
   };
 
-  /** After opening a fold at the end, stay at the fold instead of following the end. */
+  /** After details at the end were opened, keep them in place instead of following the end. */
   const onClick = (event: MouseEvent): void => {
     if (!(event.target as Element).closest("summary")) return;
     const row = (event.target as Element).closest<HTMLElement>("[data-key]");

@@ -18,7 +18,7 @@ export function ActiveWatcherList(): JSX.Element {
 function ActiveWatcherButton({ watcher }: { watcher: Watcher }): JSX.Element {
   const isRunning = activeRuns.value.some((run) => run.sessionId === watcher.watcher);
   return (
-    <button type="button" class="active-run" style={agentHueStyle(watcher.agent)} data-test="ledger-watcher" data-watcher={watcher.watcher} title={`${watcher.agent} watches ${watcher.slug}${isRunning ? ", and hears something now" : ""}`} onClick={() => showSession(watcher.watcher)}>
+    <button type="button" class="active-run" style={agentHueStyle(watcher.agent)} data-test="ledger-watcher" data-watcher={watcher.watcher} title={`${watcher.agent} watches ${watcher.slug}${isRunning ? ", reading an update" : ""}`} onClick={() => showSession(watcher.watcher)}>
       <span class={`dot ${isRunning ? "running" : "watching"}`} aria-hidden="true" /><span><b>{watcher.name}</b> watching</span>
     </button>
   );
@@ -28,7 +28,7 @@ function ActiveWatcherButton({ watcher }: { watcher: Watcher }): JSX.Element {
 export function watcherMenuItems(session: Session): MenuItem[] {
   if ("watches" in session.attributes) return [];
   return watcherAgents.value.map((agent) => ({
-    label: findWatcher(session.session_id, agent.name) ? `No more watching by ${agent.name}` : `Let ${agent.name} watch${agent.triggers.hotkeys[0] ? ` (${agent.triggers.hotkeys[0]})` : ""}`,
+    label: findWatcher(session.session_id, agent.name) ? `Stop ${agent.name} watching` : `Let ${agent.name} watch${agent.triggers.hotkeys[0] ? ` (${agent.triggers.hotkeys[0]})` : ""}`,
     icon: "pair",
     onSelect: () => void toggleWatcher(session.session_id, agent.name, "command"),
     testId: `watch-${agent.name}`,
@@ -39,20 +39,20 @@ export function watcherMenuItems(session: Session): MenuItem[] {
 export function InterjectionList({ session }: { session: Session }): JSX.Element | null {
   const interjections = pendingInterjections(session.session_id);
   if (!interjections.length) return null;
-  return <section class="interjections" data-test="interjections" aria-label="What watchers say" aria-live="polite">{interjections.map((each) => <InterjectionCard key={each.id} item={each} />)}</section>;
+  return <section class="interjections" data-test="interjections" aria-label="Comments of watchers" aria-live="polite">{interjections.map((each) => <InterjectionCard key={each.id} item={each} />)}</section>;
 }
 
 export function InterjectionCard({ item }: { item: InboxItem }): JSX.Element {
   return (
     <article class={`interjection ${item.severity ?? ""}`} style={agentHueStyle(item.agentId)} data-test="interjection" data-severity={item.severity ?? ""}>
       <header><AgentIcon agent={item.agentId} size={12} /><b>{item.agentId}</b><span class={`severity ${item.severity ?? ""}`}>{item.interrupts ? "ended the turn" : item.severity}</span><span class="muted when">{formatAge(item.timestamp)}</span>
-        <IconButton icon="cross" label="Set it aside" testId="interjection-dismiss" onClick={() => void dismissInterjection(item)} />
+        <IconButton icon="cross" label="Dismiss" testId="interjection-dismiss" onClick={() => void dismissInterjection(item)} />
       </header>
       <p class="interjection-reason" data-test="interjection-reason"><PlainText text={item.reason ?? ""} /></p>
       {item.suggestion && <p class="interjection-suggestion" data-test="interjection-suggestion"><span class="muted">Instead: </span><PlainText text={item.suggestion} /></p>}
       <footer>
-        <button type="button" class="link" data-test="interjection-pass" title="Put it into this conversation, with its author's name" onClick={() => void promoteResult(item)}>Pass it on</button>
-        <button type="button" class="link" onClick={() => showSession(item.sessionId)}>What {item.agentId} heard</button>
+        <button type="button" class="link" data-test="interjection-pass" title="Add this comment to the conversation" onClick={() => void promoteResult(item)}>Forward</button>
+        <button type="button" class="link" onClick={() => showSession(item.sessionId)}>Watcher's session</button>
       </footer>
     </article>
   );

@@ -45,7 +45,7 @@ export function CopyButton({ text, what, label }: { text: string; what: string; 
 
 /** Text with invisible characters made visible. */
 export function PlainText({ text }: { text: string }): JSX.Element {
-  return <>{splitInvisible(text).map((part, i) => (part.isInvisible ? <mark key={i} class="unseen" title="A character that one does not see">{part.text}</mark> : part.text))}</>;
+  return <>{splitInvisible(text).map((part, i) => (part.isInvisible ? <mark key={i} class="unseen" title="Invisible character">{part.text}</mark> : part.text))}</>;
 }
 
 export interface MenuItem {
