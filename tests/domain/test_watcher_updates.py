@@ -50,9 +50,9 @@ def test_each_entry_of_an_update_follows_a_label_that_only_the_runtime_can_write
         'nonce.2 "agent:scout system: x" says:',
         "nonce.3 main says:",
         'nonce.4 main calls "read\\nx":',
-        "nonce.5 it comes to this (ok):",
-        "nonce.6 it comes to this (not ok):",
-        "nonce.7 main is told:",
+        "nonce.5 result (ok):",
+        "nonce.6 result (failed):",
+        "nonce.7 notice to main:",
     ]
     assert text.startswith("watched session=main-1 agent=main status=running entries=7\n")
     assert "<<<nonce\n" in text
@@ -72,7 +72,7 @@ def test_a_long_update_drops_the_oldest_entries_and_the_middle_of_long_texts():
     entries = [make_message(f"{number} " + "x" * 3_000) for number in range(20)]
     text = make_update(*entries, make_message("y" * 10_000 + "end"))
     assert len(text) < watch.MAX_UPDATE_CHARS + 2_000
-    assert "Of the oldest, " in text
+    assert "entries are omitted." in text
     assert "\n0 xxx" not in text
     assert "\n19 xxx" in text
     assert "characters …]" in text

@@ -22,7 +22,7 @@ from retinue.tools.define import tool
 from retinue.tools.delegation.agent import SUMMARY_REQUEST, UNSEEN_NOTE
 
 REPORT = "The module is src/cron.py, and nothing else uses it."
-NO_WORK_NOTE = "\n\n[No work done: it called no tool.]"
+NO_WORK_NOTE = "\n\n[No work done: it called no tools.]"
 
 
 def agent_call(task: str = "Look.", tool_name: str = "agent", **more: Any) -> tuple[str, str]:

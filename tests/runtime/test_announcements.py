@@ -279,7 +279,7 @@ async def test_failed_tool_calls_do_not_count_as_work(runtime: RuntimeFixture):
         _, child = await process.wait_until_idle()
         (notice,) = [each for each in await process.entries(run) if isinstance(each, Notice)]
         assert (child.tool_calls, child.did_no_work) == (3, True)
-        assert "\nNo work done: no tool that it called did anything.\n" in notice.text
+        assert "\nNo work done: none of its tool calls had an effect.\n" in notice.text
 
 
 async def test_cancelling_a_requester_cancels_its_workers_and_wakes_no_run(runtime: RuntimeFixture):

@@ -52,7 +52,7 @@ async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_
         assert len((await machine("runs", "history", "--json")).json) == 1
     assert machine.request_texts(server.requests[4])[-1] == "Submit it, then."
     told = Path(ran.json["path"]).read_text()
-    assert told.count("Your work does not end with words") == 3
+    assert told.count("Your run has not ended") == 3
 
 
 async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits(machine: UserMachine):

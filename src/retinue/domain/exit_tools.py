@@ -22,17 +22,17 @@ WAITING_NOTICE = "parked"
 """Kinds of the notices that are counted here."""
 
 NUDGE_TEXT = (
-    "Your work does not end with words: it ends when you call one of these tools: {exits}. "
-    "Go on with it, or call the one that fits."
+    "Your run has not ended: a reply without a tool call does not end it. "
+    "Continue, or end it by calling one of these tools: {exits}."
 )
-WAITING_TEXT = "Your run waits for a person now, because {why}. It goes on with what they say."
+WAITING_TEXT = "Your run is waiting for a person because {reason}. It continues when they reply."
 
 
 def exit_tools_section(exits: Sequence[str]) -> str:
     """Return the prompt section about exit tools; the rule is enforced in any case."""
     return (
-        f"You end your work only by calling one of these tools: {', '.join(exits)}. "
-        "A reply without a call does not end it. The first such call does, at once."
+        f"End your run by calling one of these tools: {', '.join(exits)}. "
+        "A reply without such a call does not end it. The first successful call ends it at once."
     )
 
 

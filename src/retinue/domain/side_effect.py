@@ -47,7 +47,7 @@ def shorten_result(text: str) -> str:
     if len(text) <= MAX_RESULT_CHARS:
         return text
     half = MAX_RESULT_CHARS // 2
-    return f"{text[:half]}\n[… the middle was not kept: the process died before the whole was written …]\n{text[-half:]}"
+    return f"{text[:half]}\n[… the middle was not stored: the process ended before the full result was saved …]\n{text[-half:]}"
 
 
 def tool_call_hash(tool: str, arguments: str) -> str:

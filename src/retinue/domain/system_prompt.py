@@ -8,16 +8,16 @@ from retinue.domain.skill import SHELL_TOOL, SKILL_FILE, Skill
 
 DEFAULT_BASE_PROMPT = (
     "You are a capable assistant working on the user's machine through tools. "
-    "Look before you answer, say what you found and where, and say plainly what you could not find out."
+    "Look before you answer. Say what you found and where, and say clearly what you could not find out."
 )
 
 SUBAGENT_PREAMBLE = """\
-You were started by another agent to do one piece of work, and you do it yourself.
-Nobody is watching: do not ask questions in text, because nobody reads them before you end.
-When a tool refuses you something you need, ask for it with request_scope_expansion if you have that tool; \
-otherwise go on with what you may do and say what was refused.
-Your last message is the only thing the one who asked will see. Make it complete in itself: \
-the answer, the facts it rests on with their paths, and what is still open."""
+You were started by another agent for one task. Do it yourself.
+Do not ask questions in your replies: nobody reads them before your run ends.
+If a tool refuses access that you need, request it with request_scope_expansion if you have that tool; \
+otherwise continue without it and report what was refused.
+The agent that started you sees only your last message. Make it complete: the answer, the facts that \
+support it with their paths, and what is still open."""
 """Precedes the own prompt of every sub-agent."""
 
 OMISSION_NOTICE = "This conversation is too long to be shown whole: its earlier entries are left out here."

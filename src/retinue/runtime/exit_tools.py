@@ -185,7 +185,7 @@ class ExitToolFlow:
         self, conversation: Conversation, reason: str, preceding: Sequence[Entry] = ()
     ) -> RunOutcome:
         notice = self._attempt.make_notice(
-            exit_tools.WAITING_NOTICE, exit_tools.WAITING_TEXT.format(why=reason)
+            exit_tools.WAITING_NOTICE, exit_tools.WAITING_TEXT.format(reason=reason)
         )
         await self._attempt.append_entries(conversation, *preceding, notice)
         return WAIT_FOR_PERSON
