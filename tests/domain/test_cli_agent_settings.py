@@ -29,16 +29,16 @@ def test_cli_agent_settings_are_read_from_the_definition():
 @pytest.mark.parametrize(
     ("settings", "key", "problem"),
     [
-        ({"extra_args": []}, "extra_args", "is not a setting of claude-cli; there are workdir, extraArgs"),
-        ({"extraArgs": "--x"}, "extraArgs", "must be a list of texts"),
-        ({"extraArgs": [7]}, "extraArgs", "must be a text"),
-        ({"extraArgs": ["a\0b"]}, "extraArgs", "must be a text"),
+        ({"extra_args": []}, "extra_args", "is not a setting of claude-cli. Use one of workdir, extraArgs"),
+        ({"extraArgs": "--x"}, "extraArgs", "must be a list of strings"),
+        ({"extraArgs": [7]}, "extraArgs", "must be a string"),
+        ({"extraArgs": ["a\0b"]}, "extraArgs", "must be a string"),
         ({"hosts": "a.example"}, "hosts", "must be a list"),
-        ({"workdir": 7}, "workdir", "must be a text"),
+        ({"workdir": 7}, "workdir", "must be a string"),
         ({"wrapper": "/w"}, "wrapper", "must be a map"),
         ({"wrapper": {"env": {}}}, "wrapper.path", "is missing"),
-        ({"wrapper": {"path": "/w", "args": []}}, "wrapper.args", "is not known"),
-        ({"wrapper": {"path": "/w", "env": {"MY_KEY": "x"}}}, "wrapper.env.MY_KEY", "name it by api_key_env"),
+        ({"wrapper": {"path": "/w", "args": []}}, "wrapper.args", "is unknown"),
+        ({"wrapper": {"path": "/w", "env": {"MY_KEY": "x"}}}, "wrapper.env.MY_KEY", "Use api_key_env"),
         ({"extraArgs": ["-c", "--resume=1", "-p", "x"]}, "extraArgs", "reserved claude-cli flags: --resume, -c, -p"),
     ],
 )  # fmt: skip
@@ -61,5 +61,5 @@ def test_a_cli_agent_needs_no_model_and_is_passed_one_without_a_provider_prefix(
     overridden = select_model(Agent(name="a", driver=driver, model=model), "openai:gpt", None)
     assert (overridden.provider, overridden.name) == ("openai", "gpt")
     assert select_model(Agent(name="a"), f"{driver}:x", None).provider == driver
-    with pytest.raises(BadConfig, match="ends its runs by exits"):
+    with pytest.raises(BadConfig, match="has exit tools"):
         select_model(Agent(name="a", driver=driver, exits=("done",)), None, None)

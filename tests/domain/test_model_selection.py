@@ -30,10 +30,10 @@ def test_the_most_specific_model_setting_wins(
 @pytest.mark.parametrize(
     ("override", "default", "message"),
     [
-        (None, None, "no model is configured"),
-        ("antropic:claude-x", "openai:gpt-x", "names no driver that is known"),
-        ("openai:", "openai:gpt-x", "no name behind its driver"),
-        ("mistral", None, "does not say who serves it"),
+        (None, None, "No model configured"),
+        ("antropic:claude-x", "openai:gpt-x", "has an unknown provider"),
+        ("openai:", "openai:gpt-x", "has no name after its provider"),
+        ("mistral", None, "the provider of the model .mistral. is unknown"),
     ],
 )
 def test_an_incomplete_or_unknown_model_name_is_refused(

@@ -181,7 +181,7 @@ async def test_each_run_of_a_cli_agent_without_a_sandbox_requires_approval(runti
         ("tools: [read]\n", "this agent may not run commands"),
         ("tool_deny: [bash]\n", "this agent may not run commands"),
         ("shell_commands: {deny: ['*rm *']}\n", "cannot be denied"),
-        ("exits: [done]\n", "ends its runs by exits"),
+        ("exits: [done]\n", "has exit tools"),
         (
             "driver_settings: {hosts: [a.example]}\ncapability_deny: [network]\n",
             "may not connect to the hosts in its settings (capability network",

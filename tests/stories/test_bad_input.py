@@ -78,7 +78,7 @@ def name_model_without_provider(machine: UserMachine) -> list[str]:
 
 CASES: dict[Callable[[UserMachine], list[str]], tuple[int, str]] = {
     unset_key: (2, "Set OPENAI_API_KEY."),
-    unset_model: (2, "no model is configured"),
+    unset_model: (2, "No model configured"),
     set_invalid_address: (2, "OPENAI_BASE_URL"),
     write_broken_configuration: (2, "max_live"),
     make_folder_instead_of_configuration: (2, "config.json"),

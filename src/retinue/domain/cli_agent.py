@@ -54,7 +54,7 @@ def parse_cli_settings(driver: str, settings: Mapping[str, Any]) -> CliAgentSett
     for key in settings:
         if key not in SETTING_NAMES:
             raise InvalidSetting(
-                key, f"is not a setting of {driver}; there are {', '.join(SETTING_NAMES[:4])}"
+                key, f"is not a setting of {driver}. Use one of {', '.join(SETTING_NAMES[:4])}"
             )
     extra = _text_list_setting("extraArgs", settings.get("extraArgs"))
     if reserved := CLI_AGENTS[driver].reserved_flags_in(extra):
@@ -64,14 +64,15 @@ def parse_cli_settings(driver: str, settings: Mapping[str, Any]) -> CliAgentSett
     env = _map_setting("wrapper.env", wrapper.get("env"))
     for key in wrapper:
         if key not in ("path", "env"):
-            raise InvalidSetting(f"wrapper.{key}", "is not known; a wrapper has path and env")
+            raise InvalidSetting(f"wrapper.{key}", "is unknown: a wrapper has only path and env")
     for name in env:
         if name.upper().endswith(SECRET_NAME_SUFFIXES):
             raise InvalidSetting(
-                f"wrapper.env.{name}", "holds a key, and a definition is copied: name it by api_key_env"
+                f"wrapper.env.{name}",
+                "must not contain a secret, because definitions are copied. Use api_key_env",
             )
     if wrapper and not wrapper.get("path"):
-        raise InvalidSetting("wrapper.path", "is missing: it names the program that starts the other")
+        raise InvalidSetting("wrapper.path", "is missing: it must name the program that starts the agent")
     return CliAgentSettings(
         extra_args=extra,
         workdir=_text_setting("workdir", settings.get("workdir")),
@@ -84,7 +85,7 @@ def _text_setting(key: str, value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or "\0" in value:
-        raise InvalidSetting(key, "must be a text")
+        raise InvalidSetting(key, "must be a string")
     return value
 
 
@@ -92,7 +93,7 @@ def _text_list_setting(key: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
-        raise InvalidSetting(key, "must be a list of texts")
+        raise InvalidSetting(key, "must be a list of strings")
     return tuple(_text_setting(key, each) for each in cast("Sequence[Any]", value))
 
 

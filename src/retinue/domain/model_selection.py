@@ -21,23 +21,21 @@ DEMO_MODEL_LABEL = "a demonstration model"
 """Label of the small local model wherever it is shown."""
 
 NO_MODEL_MESSAGE = (
-    f"no model is configured: set {' or '.join(api.key_variable for api in API_SERVERS.values())}, "
-    "or name one with --model, RETINUE_MODEL or `model` in the configuration "
-    f"(as {', '.join(f'{name}:NAME' for name in API_SERVERS)} or scripted:FILE); without a key, "
-    "`retinue models pull` brings a small demonstration model"
+    f"No model configured. Set {' or '.join(api.key_variable for api in API_SERVERS.values())}, "
+    "or choose a model with --model, RETINUE_MODEL or `model` in the configuration "
+    f"(as {', '.join(f'{name}:NAME' for name in API_SERVERS)} or scripted:FILE). Without a key, "
+    "`retinue models pull` downloads a small demonstration model."
 )
 
 
 def select_model(agent: Agent, override: str | None, default: str | None) -> Model:
     if agent.type is AgentType.EXTERNAL:
-        raise BadConfig(
-            f"agent {agent.name} is external: it is reached at its own address, which cannot be done yet"
-        )
+        raise BadConfig(f"agent {agent.name} is external, and external agents cannot be run yet")
     provider, name = _provider_and_name(agent, override, default)
     if provider in CLI_AGENTS and agent.exits:
         raise BadConfig(
-            f"agent {agent.name} ends its runs by exits ({', '.join(agent.exits)}), and {provider} cannot call them: "
-            "take `exits` out of the definition, or use another driver"
+            f"agent {agent.name} has exit tools ({', '.join(agent.exits)}), which {provider} cannot call: "
+            "remove `exits` from the definition, or use another provider"
         )
     return Model(
         provider=provider,
@@ -68,11 +66,11 @@ def split_model_name(model: str) -> tuple[str | None, str]:
         return None, model
     if prefix not in PROVIDER_ALIASES:
         raise BadConfig(
-            f"the model {model!r} names no driver that is known: write it as DRIVER:NAME, with one of "
+            f"the model {model!r} has an unknown provider: write it as PROVIDER:NAME, with one of "
             f"{', '.join(PROVIDER_ALIASES)} before the first colon"
         )
     if not name.strip():
-        raise BadConfig(f"the model {model!r} has no name behind its driver")
+        raise BadConfig(f"the model {model!r} has no name after its provider")
     return PROVIDER_ALIASES[prefix], name
 
 
@@ -93,7 +91,7 @@ def _provider_and_name(agent: Agent, override: str | None, default: str | None) 
         raise BadConfig(NO_MODEL_MESSAGE)
     if agent_provider is not None and agent_provider != fallback:
         raise BadConfig(
-            f"agent {agent.name} uses the driver {agent.driver} but names no model, and the default model is {default}: "
+            f"agent {agent.name} uses the provider {agent.driver} but names no model, and the default model is {default}: "
             f"add `model` to the definition"
         )
     provider, name = split_model_name(default)
@@ -111,7 +109,7 @@ def _agent_provider(agent: Agent) -> str | None:
         return None
     if agent.driver not in PROVIDER_ALIASES:
         raise BadConfig(
-            f"agent {agent.name} uses the driver {agent.driver!r}; there are {', '.join(PROVIDER_ALIASES)}"
+            f"agent {agent.name} has an unknown `driver`: {agent.driver!r}. Use one of {', '.join(PROVIDER_ALIASES)}"
         )
     return PROVIDER_ALIASES[agent.driver]
 
@@ -122,7 +120,7 @@ def _guess_provider(name: str, fallback: str | None) -> str:
             return provider
     if fallback is None:
         raise BadConfig(
-            f"the model {name!r} does not say who serves it: "
+            f"the provider of the model {name!r} is unknown: "
             f"write {' or '.join(f'{provider}:{name}' for provider in API_SERVERS)}"
         )
     return fallback
