@@ -433,8 +433,8 @@ async def test_an_unknown_protocol_version_server_name_or_program_is_reported(tm
 @pytest.mark.parametrize(
     ("servers", "reason"),
     [
-        ({"system_x": {"command": "x"}}, "mcp.system_x: must be called otherwise"),
-        ({"a.b": {"command": "x"}}, r"mcp.a.b: is no name for a server"),
+        ({"system_x": {"command": "x"}}, "mcp.system_x: is not a valid server name"),
+        ({"a.b": {"command": "x"}}, r"mcp.a.b: is not a valid server name"),
         ({"a": {}}, "mcp.a: requires either command"),
         ({"a": {"command": "x", "url": "https://x.org"}}, "mcp.a: requires either command"),
         ({"a": {"command": "x", "headers": {}}}, "mcp.a.headers: cannot be combined with command"),

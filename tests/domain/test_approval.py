@@ -182,10 +182,14 @@ def test_an_approval_as_json_has_every_field():
 @pytest.mark.parametrize(
     ("tool", "resource", "effect"),
     [
-        ("bash", "make", "add speaks for make with any arguments, from now on in this session"),
-        ("bash", "make test", "add speaks for this very command, from now on in this session"),
-        ("bash", "ls; make", "add spares no question: it is more than one program and plain words"),
-        ("read", "/etc/hosts", "add writes it into the session's preset.md, and it counts from now on"),
+        ("bash", "make", "add allows make with any arguments in this session from now on"),
+        ("bash", "make test", "add allows exactly this command in this session from now on"),
+        (
+            "bash",
+            "ls; make",
+            "add would not avoid another request: the command is more than one program with plain words",
+        ),
+        ("read", "/etc/hosts", "add writes it to the session's preset.md, where it applies from now on"),
     ],
 )
 def test_the_effect_of_the_answer_add_is_described_in_advance(tool: str, resource: str, effect: str):

@@ -105,7 +105,7 @@ def test_an_agent_has_its_named_exits_even_if_tool_lists_and_ceilings_omit_them(
     agent = Agent(name="coder", tool_allow=("ls",), exits=("approve", "ask_user"))
     scope = build_scope(agent, ScopeInputs(root="/w", ceilings=(above,)))
     assert scope.check_tool("approve").ok
-    assert scope.check_tool("approve").rule == "an exit of this agent"
+    assert scope.check_tool("approve").rule == "an exit tool of this agent"
     assert not scope.check_tool("request_changes").ok
     assert not scope.check_tool("ask_user").ok  # ask_user does more than end a run, so the ceiling applies
     alone = build_scope(agent, ScopeInputs(root="/w"))
@@ -119,7 +119,7 @@ def test_a_tool_list_does_not_give_an_agent_an_exit():
         Agent(name="a", tool_allow=("approve",)),
     ):
         verdict = build_scope(agent, ScopeInputs(root="/w")).check_tool("approve")
-        assert (verdict.ok, verdict.rule) == (False, "only for agents whose exits name it")
+        assert (verdict.ok, verdict.rule) == (False, "only for agents whose definition lists it in exits")
 
 
 def test_a_deny_list_of_the_operator_or_the_definition_removes_an_exit():

@@ -339,9 +339,9 @@ def test_a_ceiling_survives_a_round_trip_through_json():
 OBJECTIONS: list[tuple[Ceiling, str, Access, str | None]] = [
     (Ceiling(set_by=OPERATOR), "/w/a", "write", None),
     (Ceiling(set_by=OPERATOR, deny=("/w/A",)), "/w/a", "read", "the ceiling denies /w/A"),
-    (Ceiling(set_by="s", writable=False), "/w/a", "write", "the ceiling of s lets nothing be written"),
+    (Ceiling(set_by="s", writable=False), "/w/a", "write", "the ceiling of s denies all writes"),
     (Ceiling(set_by="s", writable=False), "/w/a", "read", None),
-    (Ceiling(set_by="s", read=()), "/w/a", "read", "the ceiling of s allows read only in nothing"),
+    (Ceiling(set_by="s", read=()), "/w/a", "read", "the ceiling of s allows no read access"),
     (Ceiling(set_by="s", read=()), "/w/a", "write", None),
     (
         Ceiling(set_by="s", write=("/x", "/y")),
@@ -355,7 +355,7 @@ OBJECTIONS: list[tuple[Ceiling, str, Access, str | None]] = [
         Ceiling(set_by="s", read=("/tmp/**",)),
         "/tmp/a",
         "read",
-        "the ceiling of s allows read only in nothing",
+        "the ceiling of s allows no read access",
     ),
     (Ceiling(set_by="s", read=("/tmp/a/**",)), "/tmp/a/b", "read", None),
     (Ceiling(set_by="s", read=("/tmp/**",)), "/w/a", "read", "the ceiling of s allows read only in /tmp/**"),
@@ -390,7 +390,7 @@ def test_a_ceiling_limits_tools_capabilities_and_agents():
     assert scope.check_tool("bash").rule == "the ceiling of s's tools: nothing allows it"
     assert scope.check_agent("d").rule == "the ceiling of s's agents: nothing allows it"
     assert (scope.check_tool("read").rule, scope.check_agent("c").rule) == ("in scope", "in scope")
-    assert scope.check_tool("system_time").rule == "the runtime's own"
+    assert scope.check_tool("system_time").rule == "a tool of the runtime"
 
 
 SCOPES_FROM_DEFINITIONS: list[tuple[PathPatterns | None, dict[str, Any], dict[str, Any]]] = [

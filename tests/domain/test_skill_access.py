@@ -95,7 +95,7 @@ def test_a_child_without_paths_and_an_agent_without_a_sandbox_have_no_skills():
     child = build_scope(agent, ScopeInputs(root="/w", is_child=True), BOUNDS)
     assert child.check_skill(NOTES).rule == "no_scope_config"
     unsandboxed = replace(scope_with_skills(), shell_blocked_reason="the sandbox is none")
-    assert unsandboxed.check_skill(NOTES).rule == "it has no bash to use it with"
+    assert unsandboxed.check_skill(NOTES).rule == "using it requires the tool bash"
 
 
 def test_an_operator_denial_removes_skills():

@@ -281,7 +281,7 @@ async def test_a_child_that_lost_its_paths_reads_nothing_and_hands_nothing_on(ma
         assert refused["error"] == "no_scope_config"
         grandchild = await spawned(app, child, "scout")
         (refused,) = await refusals(app, grandchild)
-        assert f"the ceiling of {child.slug} allows read only in nothing" in refused["message"]
+        assert f"the ceiling of {child.slug} allows no read access" in refused["message"]
 
 
 async def test_every_refusal_has_one_shape_and_names_its_rule(machine: UserMachine):

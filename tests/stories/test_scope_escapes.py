@@ -114,7 +114,7 @@ async def test_a_page_needs_a_yes_like_every_deed_and_a_ceiling_takes_the_web_aw
     if code == 0:
         told = json.loads(results(server.requests[1])[0])
         assert told["success"] is False
-        assert ("lets nothing reach the network" in told["message"]) == (ceiling is not None)
+        assert ("denies network access" in told["message"]) == (ceiling is not None)
     assert heard == []
 
 
@@ -287,7 +287,7 @@ async def test_an_agent_of_another_runtime_is_held_like_any_other_or_refused_who
     assert len(told) == len(wishes)
     for (door, args), each in zip(wishes, told, strict=True):
         name = next(value for value in args.values() if value in others).removesuffix("-agent")
-        words = "cannot be done yet" if name == "far" else f"Read-only file system here is {name}"
+        words = "cannot be run yet" if name == "far" else f"Read-only file system here is {name}"
         assert words in each, (door, each)
     assert [each.code for each in (*below, *direct)] == [1, 1, 1, 2] * 2
     assert list(machine.folder.parent.glob("escaped-*")) == []

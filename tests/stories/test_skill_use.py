@@ -99,7 +99,7 @@ async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_ca
     assert ["buy milk" in each[2] for each in answers] == [False, True, True]
     assert answers[0][3] == "none"
     assert all('"tool_not_allowed"' in each[3] for each in answers[1:])
-    assert "it has the skill notes instead" in answers[1][3]
+    assert "use the skill notes instead" in answers[1][3]
     assert (machine.folder / "notes.txt").read_text() == "buy milk\n" * 2
 
 
@@ -147,7 +147,7 @@ async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Us
     }  # fmt: skip
     assert "did you mean 'notes'" in (await machine("skills", "show", "notse")).err
     mute = await machine("agents", "show", "mute")
-    assert "withheld: the skill notes (it has no bash to use it with)" in mute.out
+    assert "not available: the skill notes (using it requires the tool bash)" in mute.out
     keeper = (await machine("agents", "show", "keeper", "--json")).json
     assert (keeper["skills"], keeper["unavailable_skills"]) == (["notes"], {"deploy": "skills: deny deploy"})
 

@@ -74,8 +74,11 @@ def test_an_empty_list_of_permissions_is_shown_as_nothing(cli: CliFixture, sessi
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        ("make", "  add speaks for make with any arguments, from now on in this session"),
-        ("ls; make", "  add spares no question: it is more than one program and plain words"),
+        ("make", "  add allows make with any arguments in this session from now on"),
+        (
+            "ls; make",
+            "  add would not avoid another request: the command is more than one program with plain words",
+        ),
     ],
 )
 def test_the_card_of_a_scope_request_says_what_adding_it_would_grant(

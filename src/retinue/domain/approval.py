@@ -159,14 +159,14 @@ def describe_add_answer(approval: Approval) -> str | None:
     if approval.access != "scope":
         return None
     if approval.tool != "bash":
-        return "add writes it into the session's preset.md, and it counts from now on"
+        return "add writes it to the session's preset.md, where it applies from now on"
     added_rule = ShellCommands(allow=(escape_glob(approval.resource),))
     if not check_preapproved(approval.resource, added_rule).ok:
-        return "add spares no question: it is more than one program and plain words"
+        return "add would not avoid another request: the command is more than one program with plain words"
     words = approval.resource.split()
     if len(words) == 1:
-        return f"add speaks for {words[0]} with any arguments, from now on in this session"
-    return "add speaks for this very command, from now on in this session"
+        return f"add allows {words[0]} with any arguments in this session from now on"
+    return "add allows exactly this command in this session from now on"
 
 
 def approval_as_json(approval: Approval) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         """Return the objection to a tool, or None."""
         required = tuple(capabilities)
         if self.network is False and NETWORK_CAPABILITY in required:
-            return f"{self} lets nothing reach the network"
+            return f"{self} denies network access"
         if not (verdict := Rule(allow=self.tools).check(name)).ok:
             return f"{self}'s tools: {verdict.rule}"
         for capability in required:
@@ -74,7 +74,7 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         if objection := self.deny_objection(real_path):
             return objection
         if access == "write" and not self.writable:
-            return f"{self} lets nothing be written"
+            return f"{self} denies all writes"
         allowed = self.read if access == "read" else self.write
         patterns = (
             without_private_tmp(allowed)
@@ -82,7 +82,11 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
             else allowed
         )
         if patterns is not None and first_match(patterns, real_path) is None:
-            return f"{self} allows {access} only in {', '.join(patterns) or 'nothing'}"
+            return (
+                f"{self} allows {access} only in {', '.join(patterns)}"
+                if patterns
+                else f"{self} allows no {access} access"
+            )
         return None
 
     def deny_objection(self, real_path: str) -> str | None:

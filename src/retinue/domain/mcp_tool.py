@@ -70,11 +70,11 @@ class McpTool(Struct, frozen=True, kw_only=True):
     def problem(self) -> str:
         """Return why the tool cannot be used here; empty if it can."""
         if not TOOL_NAME.fullmatch(self.name):
-            return f"the name {safe_name(self.name[:100])!r} is none: letters, digits, _ . and -, at most 96"
+            return f"the name {safe_name(self.name[:100])!r} is invalid: use letters, digits, _ . and -, at most 96"
         if len(self.description) > MAX_DESCRIPTION_CHARS:
-            return f"its description has {len(self.description):,} characters, and {MAX_DESCRIPTION_CHARS:,} is the most"
+            return f"its description has {len(self.description):,} characters; the maximum is {MAX_DESCRIPTION_CHARS:,}"
         if self.schema.get("type") != "object" or any(key in self.schema for key in _CHOICE_KEYS):
-            return "its schema does not describe one object, as model APIs want it"
+            return "its schema is not that of one object, which model APIs require"
         if nesting_depth(self.schema) > MAX_SCHEMA_DEPTH:
             return f"its schema is nested deeper than {MAX_SCHEMA_DEPTH} levels"
         if len(json.dumps(self.schema)) > MAX_SCHEMA_CHARS:
@@ -82,12 +82,12 @@ class McpTool(Struct, frozen=True, kw_only=True):
         if invalid_names := [
             key for key in _argument_names(self.schema) if not _ARGUMENT_NAME.fullmatch(key)
         ]:
-            return f"model APIs take no argument of the name {safe_name(invalid_names[0][:100])!r}"
+            return f"model APIs do not accept the argument name {safe_name(invalid_names[0][:100])!r}"
         if any(
             not _is_printable_ascii(each) and text_for_model(each) != each
             for each in _non_prose_texts(self.schema)
         ):
-            return "its schema hides characters where only names and values stand"
+            return "its schema contains hidden characters in names or values"
         return ""
 
     def with_visible_text(self) -> "McpTool":
@@ -138,7 +138,7 @@ def compare_with_pins(current: Sequence[McpTool], pins: Mapping[str, PinnedTool]
         tool, pin = tools_by_name.get(name), pins.get(name)
         problem = "" if tool is None else tool.problem()
         if name in duplicates:
-            problem = "its server offers two tools of this name"
+            problem = "its server offers two tools with this name"
         trust_state = _trust_state(tool, pin, problem)
         pinned = None if pin is None else pin.tool
         comparisons.append(
@@ -165,11 +165,9 @@ def qualified_tool_name(server: str, tool: str) -> str:
 def server_name_problem(name: str) -> str:
     """Return why a server cannot have this name; empty if it can."""
     if not SERVER_NAME.fullmatch(name):
-        return (
-            "is no name for a server: use small letters, digits, _ and -, at most 32, beginning with a letter"
-        )
+        return "is not a valid server name: use lowercase letters, digits, _ and -, at most 32, starting with a letter"
     if name.startswith(SYSTEM_PREFIX):
-        return f"must be called otherwise: names with {SYSTEM_PREFIX} are reserved"
+        return f"is not a valid server name: names that start with {SYSTEM_PREFIX} are reserved"
     return ""
 
 

@@ -128,7 +128,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         if not (verdict := self.operator_tools.check(name)).ok:
             return Verdict(ok=False, rule=f"operator {verdict.rule}")
         if name.startswith(SYSTEM_PREFIX):
-            return Verdict(ok=True, rule="the runtime's own")
+            return Verdict(ok=True, rule="a tool of the runtime")
         is_implied = name in self.exit_tools or (self.is_watcher and name == INTERJECT_TOOL)
         rule = Rule(deny=self.tools.deny) if is_implied else self.tools
         if not (verdict := rule.check(name)).ok:
@@ -137,7 +137,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
             return self._check_exit_tool(name)
         if name == INTERJECT_TOOL:
             return Verdict(
-                ok=self.is_watcher, rule="it watches" if self.is_watcher else "only for those who watch"
+                ok=self.is_watcher, rule="the agent is a watcher" if self.is_watcher else "only for watchers"
             )
         required = tuple(capabilities)
         for capability in required:
@@ -151,8 +151,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     def _check_exit_tool(self, name: str) -> Verdict:
         """Check an exit tool; it touches nothing, so no ceiling applies."""
         if name in self.exit_tools:
-            return Verdict(ok=True, rule="an exit of this agent")
-        return Verdict(ok=False, rule="only for agents whose exits name it")
+            return Verdict(ok=True, rule="an exit tool of this agent")
+        return Verdict(ok=False, rule="only for agents whose definition lists it in exits")
 
     def check_agent(self, name: str) -> Verdict:
         """Check whether this agent may see another agent and delegate to it."""
@@ -180,7 +180,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         if not self.has_paths:
             return Verdict(ok=False, rule=NO_SCOPE_RULE)
         if self.shell_blocked_reason or not self.check_tool(SHELL_TOOL).ok:
-            return Verdict(ok=False, rule=f"it has no {SHELL_TOOL} to use it with")
+            return Verdict(ok=False, rule=f"using it requires the tool {SHELL_TOOL}")
         return Verdict(ok=True, rule=verdict.rule)
 
     def with_skills(self, skills: Iterable[Skill]) -> Self:
@@ -190,9 +190,9 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     def check_plugin_exposed(self, plugin: str) -> Verdict:
         """Check whether a plugin's operations are offered as tools."""
         if plugin and self.tool_exposure is ToolExposure.SKILLS:
-            return Verdict(ok=False, rule="tool_exposure is skills, and it is a plugin's")
+            return Verdict(ok=False, rule="tool_exposure is skills, and this tool belongs to a plugin")
         if plugin in (each.name for each in self.available_skills):
-            return Verdict(ok=False, rule=f"it has the skill {plugin} instead")
+            return Verdict(ok=False, rule=f"use the skill {plugin} instead")
         return Verdict(ok=True, rule="exposed")
 
     def can_delegate(self, tool: str) -> bool:
@@ -211,7 +211,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         """Return why the depth limit keeps the agent from starting others; empty if it does not."""
         if self.depth < self.max_depth:
             return ""
-        return f"it is {self.depth} deep, and {self.max_depth} is the limit (limits.max_depth)"
+        return f"its depth is {self.depth}, and the maximum is {self.max_depth} (limits.max_depth)"
 
     def check_path(self, real_path: str, access: FileAccess = "read") -> Verdict:
         """Check access to a file, by the real path that was opened, never the requested one."""

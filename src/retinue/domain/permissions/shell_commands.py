@@ -55,13 +55,13 @@ def check_preapproved(
     """
     allowed = (rules and rules.allow) or ()
     if not allowed:
-        return Verdict(ok=False, rule="no shell_commands grant it in advance")
+        return Verdict(ok=False, rule="no shell_commands rule allows it without approval")
     if ANY_COMMAND in allowed:
         return Verdict(ok=True, rule="shell_commands allow *")
     words = command.split()
     words[:1] = [names_by_path.get(each, each) for each in words[:1]]
     if not words or not command.isascii() or not _SIMPLE_COMMAND.fullmatch(command) or "/" in words[0]:
-        return Verdict(ok=False, rule="shell_commands speak only for one program and plain words")
+        return Verdict(ok=False, rule="shell_commands apply only to a single program with plain words")
     line = " ".join(words)
     for pattern in allowed:
         if matches(pattern, line if " " in pattern else words[0]):

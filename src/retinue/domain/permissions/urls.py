@@ -60,17 +60,17 @@ class AllowedSite(Struct, frozen=True, kw_only=True):
 def parse_url(url: str) -> Url:
     """Parse a plain http or https URL with a host name; raises InvalidUrl otherwise."""
     if len(url) > MAX_URL_CHARS:
-        raise InvalidUrl(f"is {len(url):,} characters long, and {MAX_URL_CHARS:,} is the most")
+        raise InvalidUrl(f"is {len(url):,} characters long; the maximum is {MAX_URL_CHARS:,}")
     if not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidUrl(
-            "holds a blank, a control character or a letter outside ASCII: write those as %XX or xn--…"
+            "contains a space, a control character or a non-ASCII character: write them as %XX or xn--…"
         )
     scheme, remainder = _split_scheme(url)
     end = min((at for at in map(remainder.find, "/?#") if at >= 0), default=len(remainder))
     host, port = _parse_host_and_port(remainder[:end], scheme)
     target = remainder[end:].partition("#")[0]
     if not _TARGET.fullmatch(target):
-        raise InvalidUrl("holds a character behind the host that must be written as %XX")
+        raise InvalidUrl("contains a character after the host that must be written as %XX")
     return Url(scheme=scheme, host=host, port=port, target=target if target.startswith("/") else f"/{target}")
 
 
@@ -116,17 +116,17 @@ def _split_scheme(url: str) -> tuple[str, str]:
 
 def _parse_host_and_port(text: str, scheme: str) -> tuple[str, int]:
     if "@" in text:
-        raise InvalidUrl("holds a name or a password before an @, which no address here may")
+        raise InvalidUrl("must not contain a user name or password")
     if text.startswith("["):
-        raise InvalidUrl("names a machine by its number: use its name")
+        raise InvalidUrl("must contain a host name, not an IP address")
     name, colon, number = text.lower().partition(":")
     if colon and not (_PORT.fullmatch(number) and int(number) <= _MAX_PORT):
-        raise InvalidUrl("has a port that is no number from 1 to 65535")
+        raise InvalidUrl("has an invalid port: use a number from 1 to 65535")
     labels = name.split(".")
     if len(name) > _MAX_HOST_CHARS or not all(_HOST_LABEL.fullmatch(each) for each in labels):
         raise InvalidUrl(
-            "has a host that is no plain name: letters, digits, - and dots between them, none at the end"
+            "has an invalid host name: use letters, digits and -, separated by dots, with no dot at the end"
         )
     if _NUMERIC_LABEL.fullmatch(labels[-1]):
-        raise InvalidUrl("names a machine by its number: use its name")
+        raise InvalidUrl("must contain a host name, not an IP address")
     return name, int(number) if colon else _DEFAULT_PORTS[scheme]
