@@ -60,7 +60,7 @@ class Subject:
         config = load_config(isolated_environment(url, place, driver))
         limits = replace(config.limits, max_live=MAX_LIVE_RUNS, max_live_per_requester=MAX_LIVE_RUNS)
         config = replace(config, limits=limits)
-        opened = open_app(config=config, keeps=keep)
+        opened = open_app(config=config, ephemeral=not keep)
         self._app = await self._exit_stack.enter_async_context(opened)
 
     async def close(self) -> None:

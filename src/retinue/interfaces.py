@@ -313,7 +313,12 @@ class Worker(Protocol):
     """The queue and tasks of the runs that this process executes."""
 
     def submit(
-        self, run_id: str, *, claimed: CreatedRun | bool = False, at_front: bool = False, lane: str = ""
+        self,
+        run_id: str,
+        *,
+        claimed: CreatedRun | bool = False,
+        at_front: bool = False,
+        concurrency_key: str = "",
     ) -> None:
         """Queue a run and return at once.
 
@@ -321,7 +326,7 @@ class Worker(Protocol):
             run_id: The run to execute.
             claimed: The run was already claimed in the transaction that created it; the run and its session, or True.
             at_front: The run was started before, so it goes to the front of the queue.
-            lane: Key of the runs that share one concurrency limit.
+            concurrency_key: Key of the runs that share one concurrency limit.
         """
 
     async def wait(self, run_id: str) -> None:

@@ -201,7 +201,7 @@ def test_a_refusal_does_not_reveal_whether_a_denied_file_exists(ws: Path):
 
 
 def test_reading_a_folder_and_listing_a_file_fail_with_the_right_tool_to_use(ws: Path):
-    with pytest.raises(Failed, match="src is a folder. Use ls"):
+    with pytest.raises(Failed, match=r"src is a folder\. Use ls"):
         guarded_files(ws).read("src")
     with pytest.raises(Failed, match=r"readme\.md is a file, not a folder. Use read"):
         guarded_files(ws).list("readme.md")

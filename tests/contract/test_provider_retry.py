@@ -27,7 +27,7 @@ from retinue.providers.http.stream_request import BYTES_RECEIVED
 from retinue.providers.openai_chat import OpenAIChatProvider
 from retinue.providers.rate_limit import RateLimitGate
 from retinue.providers.retry import RetryingProvider, RetrySettings
-from retinue.providers.stream_timeout import KEEPALIVE, StreamTimeout, StreamTimeouts
+from retinue.providers.stream_timeout import KEEPALIVE, StreamTimeoutSettings, StreamWatchdog
 from retinue.testing.fake_model_server import FakeModelServer, Script
 from retinue.testing.fixed_clock import START_TIME, fixed_clock
 from retinue.testing.replies import (
@@ -364,8 +364,8 @@ async def test_a_slow_response_without_streaming_is_not_idle(provider: str):
 
 async def test_keepalives_prevent_the_idle_timeout_and_do_not_open_the_rate_limit_gate():
     gate_openings: list[bool] = []
-    stream_timeout = StreamTimeout(
-        StreamTimeouts(idle_s=0.5, progress_s=5, total_s=5),
+    stream_timeout = StreamWatchdog(
+        StreamTimeoutSettings(idle_s=0.5, progress_s=5, total_s=5),
         lambda _: None,
         lambda: gate_openings.append(True),
     )
@@ -863,8 +863,8 @@ async def test_tool_names_are_translated_to_names_the_api_accepts_and_back(provi
 
 
 async def test_an_expired_timeout_does_not_cancel_anything_after_the_turn_has_ended():
-    stream_timeout = StreamTimeout(
-        StreamTimeouts(idle_s=0, progress_s=0, total_s=0), lambda _: None, lambda: None
+    stream_timeout = StreamWatchdog(
+        StreamTimeoutSettings(idle_s=0, progress_s=0, total_s=0), lambda _: None, lambda: None
     )
 
     async def reply_at_once() -> Reply:

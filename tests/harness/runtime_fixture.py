@@ -150,7 +150,7 @@ class RuntimeProcess:
         """Wait until a run has spoken and waits for the runs that it started."""
 
         async def suspended() -> bool:
-            return (await self.reload(run)).is_suspended
+            return (await self.reload(run)).waits_between_turns
 
         await wait_until(suspended)
 

@@ -43,7 +43,7 @@ class Steps:
         inside = Counter(
             run.session_id
             for run in runs
-            if run.status in (Status.RUNNING, Status.WAITING) and not run.is_suspended
+            if run.status in (Status.RUNNING, Status.WAITING) and not run.waits_between_turns
         )
         for session, count in inside.items():
             if count > 1:
@@ -102,7 +102,7 @@ class Quiet:
     def lines(self) -> Iterable[str]:
         """What stands in the ledger, for whoever looks into a case."""
         for run in self.runs.values():
-            state = f"{run.status} {run.waiting_for or ''}{' aside' * run.is_suspended}{' awaited' * run.is_awaited}"
+            state = f"{run.status} {run.waiting_for or ''}{' aside' * run.waits_between_turns}{' awaited' * run.is_awaited}"
             yield f"run {run.id} {run.request.entry_point} of {run.request.parent_run} in {run.session_id}: {state} {run.owner_id}"
         for each in self.deliveries:
             yield f"delivery {each.id} of {each.run} to {each.requester_run}: {each.state} answers={each.answers_call} {each.taken_by}"
@@ -121,7 +121,9 @@ class Quiet:
             ]
             return any(self._may_live(each, (*above, run.id)) for each in asked)
         return run.status is Status.QUEUED and any(
-            each.status is Status.WAITING and not each.is_suspended and self._may_live(each, (*above, run.id))
+            each.status is Status.WAITING
+            and not each.waits_between_turns
+            and self._may_live(each, (*above, run.id))
             for each in self.runs.values()
             if each.session_id == run.session_id and each.id != run.id
         )

@@ -39,7 +39,7 @@ from retinue.interfaces import (
     WorktreeAccess,
 )
 from retinue.runtime import run_control, run_end
-from retinue.runtime.crash_quarantine import resume_interrupted_runs
+from retinue.runtime.crash_suspects import resume_interrupted_runs
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sessions.store import FileStore
 from retinue.testing.shells import no_sandbox_level, refusing_shell_for

@@ -248,7 +248,9 @@ class World:
     async def _behind(self, run: Run) -> bool:
         """Whether it stands in the queue behind one of its conversation that waits for a person."""
         return run.status is Status.QUEUED and any(
-            each.status is Status.WAITING and not each.is_suspended and each.session_id == run.session_id
+            each.status is Status.WAITING
+            and not each.waits_between_turns
+            and each.session_id == run.session_id
             for each in await self.runs()
         )
 

@@ -10,11 +10,11 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
 from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.limits import Limits
-from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.run import ClaimResult, Run, Status, WaitReason
 from retinue.errors import NotFound, Refused
 from retinue.interfaces import Tool, Transaction
 from retinue.runtime import run_control
-from retinue.runtime.run_creation import ClaimResult, claim_run
+from retinue.runtime.run_creation import claim_run
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 

@@ -80,7 +80,11 @@ async def test_an_agent_without_an_exit_call_is_nudged_three_times_and_then_wait
     replies = [text_reply("Done."), text_reply(""), LS_CALL, *[text_reply("Done.")] * 4]
     async with runtime.open(*replies, tool_call_reply(submit_call())) as process:
         run = await process.run("Build it.", agent="coder")
-        assert (run.status, run.waiting_for, run.is_suspended) == (Status.WAITING, WaitReason.PERSON, True)
+        assert (run.status, run.waiting_for, run.waits_between_turns) == (
+            Status.WAITING,
+            WaitReason.PERSON,
+            True,
+        )
         assert (run.reason, run.exit_tool, run.text, run.ended_at) == (None, "", "Done.", None)
         assert await notice_topics(process, run) == [*["nudge"] * 5, "parked"]
         assert len(process.provider.requests) == 7

@@ -111,7 +111,7 @@ async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(runtime:
         run = await process.submit("Go.", agent="main")
 
         async def aside() -> bool:
-            return (await process.reload(run)).is_suspended
+            return (await process.reload(run)).waits_between_turns
 
         await soon(aside)
         ((row,),) = await updates(process, run)

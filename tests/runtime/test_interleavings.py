@@ -138,7 +138,7 @@ async def test_two_runs_born_at_one_time_of_the_clock_do_not_wait_for_each_other
         first = await process.submit("Go.", agent="main")
         session = await process.store.find(first.session_id)
         second = await process.submit("And?", session=session)
-        while not all([(await process.reload(run)).is_suspended for run in (first, second)]):
+        while not all([(await process.reload(run)).waits_between_turns for run in (first, second)]):
             await process.worker.wait_for_change()
         gate.set()
         found = await asyncio.wait_for(quiet(process), 60)

@@ -8,11 +8,11 @@ from transcript_entries import entry_texts
 
 from retinue.domain.limits import Limits
 from retinue.domain.model_turn import Reply, Request
-from retinue.domain.run import Reason, Status
+from retinue.domain.run import ClaimResult, Reason, Status
 from retinue.domain.transcript import Message
 from retinue.errors import NotFound, Refused
 from retinue.runtime import recovery, run_control
-from retinue.runtime.run_creation import ClaimResult, claim_run
+from retinue.runtime.run_creation import claim_run
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 

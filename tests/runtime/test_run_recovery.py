@@ -16,7 +16,7 @@ from retinue.domain.transcript import Message, Notice, ToolResult, unanswered_ca
 from retinue.errors import Refused, SessionLocked
 from retinue.interfaces import Call, Tool, Transaction
 from retinue.runtime import recovery
-from retinue.runtime.crash_quarantine import resume_interrupted_runs
+from retinue.runtime.crash_suspects import resume_interrupted_runs
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 from retinue.worker.clock import system_clock

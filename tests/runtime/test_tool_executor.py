@@ -9,12 +9,12 @@ import pytest
 from runtime_fixture import RuntimeFixture
 
 from retinue.domain.ceiling import OperatorPolicy
-from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_REPLIES, MAX_RESULT_BYTES, Limits
+from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_REPLIES, MAX_TOOL_RESULT_CHARS, Limits
 from retinue.domain.model_turn import Reply
 from retinue.domain.run import Reason, Status
 from retinue.errors import OutOfScope
 from retinue.interfaces import Call, Tool
-from retinue.runtime.tool_executor import truncate_result
+from retinue.runtime.tool_executor import truncate_tool_result
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
@@ -269,7 +269,7 @@ async def test_a_result_loses_terminal_codes_and_is_cut_in_its_middle(runtime: R
     @tool(effect="read")
     def shout() -> str:
         """Shouts."""
-        return "\x1b[31mred\x1b[0m" + "x" * MAX_RESULT_BYTES + "end"
+        return "\x1b[31mred\x1b[0m" + "x" * MAX_TOOL_RESULT_CHARS + "end"
 
     async with runtime.open(tool_call_reply(("shout", "{}")), text_reply("Loud."), tools=[shout]) as process:
         run = await process.run("Shout.")
@@ -277,17 +277,17 @@ async def test_a_result_loses_terminal_codes_and_is_cut_in_its_middle(runtime: R
         assert text.startswith("redxxx")
         assert text.endswith("xxxend")
         assert "characters omitted" in text
-        assert len(text) < MAX_RESULT_BYTES + 100
+        assert len(text) < MAX_TOOL_RESULT_CHARS + 100
 
 
 def test_what_fits_is_not_cut():
-    assert truncate_result("x" * 10, 10) == "x" * 10
-    assert truncate_result("abcdefghij", 4) == "ab\n[… 6 characters omitted …]\nij"
+    assert truncate_tool_result("x" * 10, 10) == "x" * 10
+    assert truncate_tool_result("abcdefghij", 4) == "ab\n[… 6 characters omitted …]\nij"
 
 
 async def test_a_secret_across_the_cut_does_not_show_its_halves(runtime: RuntimeFixture):
     secret = "sk-test-0123456789abcdef"
-    half = MAX_RESULT_BYTES // 2
+    half = MAX_TOOL_RESULT_CHARS // 2
 
     @tool(effect="read")
     def long() -> str:

@@ -20,7 +20,7 @@ ELSEWHERE = make_run("elsewhere", session_id="u", root_id="elsewhere", status=St
     [
         ([BEHIND], 0, True, True),
         ([FIRST, BEHIND], 1, False, False),
-        ([replace(FIRST, is_suspended=True), BEHIND], 0, True, True),
+        ([replace(FIRST, waits_between_turns=True), BEHIND], 0, True, True),
         ([replace(FIRST, waiting_for=WaitReason.DISK), BEHIND], 1, True, True),
         ([replace(FIRST, waiting_for=WaitReason.CHILD), CHILD, BEHIND], 1, True, True),
         ([FIRST, replace(BEHIND, root_id="first")], 1, False, False),

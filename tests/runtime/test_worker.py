@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.run import ClaimResult
 from retinue.domain.session import CreatedRun
 from retinue.errors import Cancelled, DiskError
 from retinue.worker.worker import POLL_INTERVAL_S, LocalWorker, SchedulerCallbacks
@@ -38,8 +39,8 @@ class FakeScheduler:
         worker.start(SchedulerCallbacks(**(callbacks | self.overrides)))
         return worker
 
-    async def _claim_run(self, run_id: str) -> str:
-        return "taken"
+    async def _claim_run(self, run_id: str) -> ClaimResult:
+        return ClaimResult.CLAIMED
 
     async def _execute_run(self, run_id: str, created: CreatedRun | None) -> bool:
         self.executed.append(run_id)
@@ -67,10 +68,10 @@ class FakeScheduler:
         self.released += 1
 
 
-def claim_results(*results: str | Exception) -> Callable[[str], Awaitable[str]]:
+def claim_results(*results: ClaimResult | Exception) -> Callable[[str], Awaitable[ClaimResult]]:
     remaining = list(results)
 
-    async def claim(run_id: str) -> str:
+    async def claim(run_id: str) -> ClaimResult:
         result = remaining.pop(0) if len(remaining) > 1 else remaining[0]
         if isinstance(result, Exception):
             raise result
@@ -90,7 +91,7 @@ async def test_a_submitted_run_is_executed_and_can_be_waited_for():
 
 
 async def test_a_run_without_a_free_slot_is_claimed_again_after_dead_claims_are_released():
-    fake = FakeScheduler(claim_run=claim_results("full", "taken"))
+    fake = FakeScheduler(claim_run=claim_results(ClaimResult.NO_FREE_SLOT, ClaimResult.CLAIMED))
     worker = fake.start_worker()
     fake.gate.set()
     worker.submit("a")
@@ -101,8 +102,8 @@ async def test_a_run_without_a_free_slot_is_claimed_again_after_dead_claims_are_
 
 
 async def test_a_run_of_a_busy_session_lets_other_runs_pass():
-    async def claim(run_id: str) -> str:
-        return "busy" if run_id == "a" and not fake.executed else "taken"
+    async def claim(run_id: str) -> ClaimResult:
+        return ClaimResult.SESSION_BUSY if run_id == "a" and not fake.executed else ClaimResult.CLAIMED
 
     fake = FakeScheduler(claim_run=claim)
     fake.gate.set()
@@ -115,7 +116,7 @@ async def test_a_run_of_a_busy_session_lets_other_runs_pass():
 
 
 async def test_a_failed_claim_is_retried():
-    fake = FakeScheduler(claim_run=claim_results(DiskError("the disk is full"), "taken"))
+    fake = FakeScheduler(claim_run=claim_results(DiskError("the disk is full"), ClaimResult.CLAIMED))
     fake.gate.set()
     worker = fake.start_worker()
     worker.submit("a")
@@ -125,13 +126,13 @@ async def test_a_failed_claim_is_retried():
 
 
 async def test_a_claim_longer_than_a_poll_interval_does_not_stop_later_claims():
-    results = ["full", "slow", "taken"]
+    results = [ClaimResult.NO_FREE_SLOT, None, ClaimResult.CLAIMED]
 
-    async def claim(run_id: str) -> str:
+    async def claim(run_id: str) -> ClaimResult:
         result = results.pop(0)
-        if result == "slow":
+        if result is None:
             await asyncio.sleep(2 * POLL_INTERVAL_S)
-            return "full"
+            return ClaimResult.NO_FREE_SLOT
         return result
 
     fake = FakeScheduler(claim_run=claim)
@@ -144,7 +145,7 @@ async def test_a_claim_longer_than_a_poll_interval_does_not_stop_later_claims():
 
 
 async def test_a_cancelled_queued_run_is_no_longer_waited_for():
-    fake = FakeScheduler(claim_run=claim_results(*["full"] * 100))
+    fake = FakeScheduler(claim_run=claim_results(*[ClaimResult.NO_FREE_SLOT] * 100))
     worker = fake.start_worker()
     for name in ("a", "b"):
         worker.submit(name)
@@ -195,11 +196,11 @@ async def test_a_run_submitted_again_while_it_is_claimed_is_executed_once_and_ca
     claiming, claimed = asyncio.Event(), asyncio.Event()
     claims: list[str] = []
 
-    async def claim(run_id: str) -> str:
+    async def claim(run_id: str) -> ClaimResult:
         claims.append(run_id)
         claiming.set()
         await claimed.wait()
-        return "taken" if claims == [run_id] else "gone"
+        return ClaimResult.CLAIMED if claims == [run_id] else ClaimResult.NOT_QUEUED
 
     fake = FakeScheduler(claim_run=claim)
     worker = fake.start_worker()
@@ -218,10 +219,10 @@ async def test_a_run_submitted_again_while_it_is_claimed_is_executed_once_and_ca
 async def test_draining_finishes_the_run_being_claimed_and_claims_no_further_run():
     claiming, claimed = asyncio.Event(), asyncio.Event()
 
-    async def claim(run_id: str) -> str:
+    async def claim(run_id: str) -> ClaimResult:
         claiming.set()
         await claimed.wait()
-        return "taken"
+        return ClaimResult.CLAIMED
 
     fake = FakeScheduler(claim_run=claim)
     worker = fake.start_worker()
@@ -261,7 +262,7 @@ async def test_a_run_whose_failure_cannot_be_saved_does_not_affect_other_runs():
 
 
 async def test_a_bug_in_a_claim_fails_that_run():
-    fake = FakeScheduler(claim_run=claim_results(ZeroDivisionError("a defect"), "taken"))
+    fake = FakeScheduler(claim_run=claim_results(ZeroDivisionError("a defect"), ClaimResult.CLAIMED))
     fake.gate.set()
     worker = fake.start_worker()
     worker.submit("a")

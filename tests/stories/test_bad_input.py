@@ -150,7 +150,9 @@ async def test_a_session_that_cannot_be_continued_is_reported_and_stays_unchange
             ),
         )
         file.write_text(f"junk\n{text}")
-        await expect_error(1, "session.md:2: a head line is only allowed at the start", "send", broken.slug, "Hi")
+        await expect_error(
+            1, "session.md:2: a head line is only allowed at the start", "send", broken.slug, "Hi"
+        )
         file.write_text(text)
         definition = preset.read_text()
         preset.write_text("---\nname: general\n")

@@ -19,7 +19,7 @@ from retinue.domain.transcript import public_entry_id
 from retinue.interfaces import Ledger, Transaction
 from retinue.ledger.ledger import SqliteLedger
 from retinue.server.event_broadcaster import EventBroadcaster, encode_sse_event, merge_deltas
-from retinue.server.event_stream import MAX_QUEUED_EVENTS, NO_DELTAS, EventFilter, EventStream
+from retinue.server.event_queue import MAX_QUEUED_EVENTS, NO_DELTAS, EventFilter, EventQueue
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, dropped_connection, text_reply, tool_call_reply
 
@@ -42,7 +42,7 @@ def decoded(raw: bytes) -> list[dict[str, Any]]:
 class Ear:
     """Takes what a stream gives, as the line does for a client that reads."""
 
-    def __init__(self, hub: EventBroadcaster, stream: EventStream) -> None:
+    def __init__(self, hub: EventBroadcaster, stream: EventQueue) -> None:
         self.hub, self.stream = hub, stream
         self.heard: list[dict[str, Any]] = []
         self.numbers: list[int] = []

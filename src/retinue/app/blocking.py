@@ -25,7 +25,7 @@ def run(  # noqa: PLR0913  (the options of `retinue run`)
     tools: Sequence[Tool] = (),
     ask: QuestionCallback | None = None,
     approvals: str | None = None,
-    keeps: bool = True,
+    ephemeral: bool = False,
 ) -> Run:
     """Start a run, wait until it ends or needs a person, and return it.
 
@@ -45,7 +45,7 @@ def run(  # noqa: PLR0913  (the options of `retinue run`)
         tools: Tools of the calling program.
         ask: Asks a person a tool's question, with its options.
         approvals: `ask`, `auto` or `deny`: what happens to calls that require approval.
-        keeps: If false, everything is written to a temporary home that is removed at the end.
+        ephemeral: If true, everything is written to a temporary home that is removed at the end.
 
     Returns:
         The run as it is now. A failed run is returned, not raised: see `status`, `reason` and `error`.
@@ -56,7 +56,7 @@ def run(  # noqa: PLR0913  (the options of `retinue run`)
     """
 
     async def run_once() -> Run:
-        async with open_app(home=home, tools=tools, ask=ask, approvals=approvals, keeps=keeps) as app:
+        async with open_app(home=home, tools=tools, ask=ask, approvals=approvals, ephemeral=ephemeral) as app:
             return await app.run(
                 text,
                 agent=agent,

@@ -20,10 +20,10 @@ from retinue.runtime import run_control
 from retinue.runtime.agent_loop import fail_run, run_agent_loop
 from retinue.runtime.approvals import AnswerDeferred
 from retinue.runtime.disk_full import requeue_disk_waiters
+from retinue.runtime.interrupt_registry import InterruptRegistry
 from retinue.runtime.interrupts import apply_requested_interruptions
 from retinue.runtime.recovery import requeue_dead_runs
 from retinue.runtime.run_creation import claim_run
-from retinue.runtime.timeouts import InterruptRegistry
 from retinue.runtime.watchers import WatcherNotifier
 from retinue.tools.registry import built_in_tools
 from retinue.worker.worker import SchedulerCallbacks

@@ -244,7 +244,9 @@ def _find_promotable(ref: str, tx: Transaction) -> tuple[Delivery, Run]:
     run, delivery = found[0], run_deliveries[0]
     if run.status is not Status.DONE:
         raise Conflict(f"{run.slug} has no result: {failure_summary(run)}")
-    if any(not each.is_suspended for each in tx.find_runs(session=delivery.session, status=LIVE_STATUSES)):
+    if any(
+        not each.waits_between_turns for each in tx.find_runs(session=delivery.session, status=LIVE_STATUSES)
+    ):
         raise Conflict(
             f"The parent conversation of {run.slug} is busy. Try again when its run has ended (see `retinue runs list`)."
         )

@@ -209,7 +209,9 @@ class MessageService:
             lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
         )
         draft = (
-            "" if any(not run.is_suspended for run in live) else await self._context.store.read_draft(session)
+            ""
+            if any(not run.waits_between_turns for run in live)
+            else await self._context.store.read_draft(session)
         )
         if draft and content.strip().startswith(draft.strip()):
             await self._context.store.save_draft(session, "")

@@ -25,7 +25,7 @@ async def open(  # noqa: A001  (`retinue.open` is public API)
     config: Config | None = None,
     ask: QuestionCallback | None = None,
     approvals: str | None = None,
-    keeps: bool = True,
+    ephemeral: bool = False,
 ) -> AsyncGenerator[App]:
     """Open the application on this machine's files, and close it when the context ends.
 
@@ -37,7 +37,7 @@ async def open(  # noqa: A001  (`retinue.open` is public API)
         ask: Asks a person a tool's question, with its options.
         approvals: `ask`, `auto` or `deny`: what happens to calls that require approval; overrides the
             configuration.
-        keeps: If false, everything is written to a temporary home that is removed at the end.
+        ephemeral: If true, everything is written to a temporary home that is removed at the end.
 
     Yields:
         The application.
@@ -54,7 +54,7 @@ async def open(  # noqa: A001  (`retinue.open` is public API)
             raise UsageError(f"approvals is {approvals!r}; it must be one of {', '.join(APPROVAL_POLICIES)}")
         config_in_use = replace(config_in_use, approvals=approvals)
     remove_stale_homes()
-    with nullcontext() if keeps else ephemeral_home() as temporary_home:
+    with ephemeral_home() if ephemeral else nullcontext() as temporary_home:
         if temporary_home is not None:
             config_in_use = replace(
                 config_in_use, home=temporary_home, is_persistent=False, models_home=config_in_use.models_dir

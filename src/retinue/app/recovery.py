@@ -5,7 +5,7 @@ from retinue.app.run_queries import interrupted_runs
 from retinue.domain.run import Run, Status, WaitReason
 from retinue.errors import Conflict
 from retinue.runtime import recovery, run_control
-from retinue.runtime.crash_quarantine import resume_interrupted_runs
+from retinue.runtime.crash_suspects import resume_interrupted_runs
 from retinue.runtime.run_end import delete_temporary_sessions
 from retinue.runtime.watchers import send_missed_updates
 
@@ -40,7 +40,7 @@ async def resume_run(run: Run, context: AppContext) -> list[Run]:
         if run.owner_id == runtime.owners.id_for_new_run() != context.owner.id:
             return [run]  # the connected daemon is already working on it
         raise Conflict(f"Run {run.id} is executed by another process.")
-    if run.waiting_for is WaitReason.PERSON and not run.is_suspended:
+    if run.waiting_for is WaitReason.PERSON and not run.waits_between_turns:
         return [run]  # waits for an answer to its question and continues with that
     if run.status.is_live:
         await context.store.find(run.session_id)  # raises NotFound: never restart a run without its session

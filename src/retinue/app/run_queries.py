@@ -28,7 +28,7 @@ async def open_questions(run: Run, home: HomeAccess) -> list[Question]:
 
     found: list[Question] = []
     for each in await home.ledger.read(step):
-        if run.id in (each.id, each.root_id) and not each.is_suspended:
+        if run.id in (each.id, each.root_id) and not each.waits_between_turns:
             entries, _ = await home.store.read_entries(await home.store.find(each.transcript_path))
             question = open_question(each, entries)
             found += [question] if question else []

@@ -33,6 +33,7 @@ def session_status(live_runs: Iterable[Run]) -> SessionStatus:
     That is the one running or waiting inside a call, else the next in the queue, else a suspended one.
     """
     ranked = sorted(
-        live_runs, key=lambda run: (run.is_suspended, STATUS_PRIORITY.get(run.status, 3), run.created_at)
+        live_runs,
+        key=lambda run: (run.waits_between_turns, STATUS_PRIORITY.get(run.status, 3), run.created_at),
     )
     return SessionStatus(run=ranked[0] if ranked else None)

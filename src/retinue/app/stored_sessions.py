@@ -243,7 +243,7 @@ class StoredSessions:
             live = await self.home.ledger.read(
                 lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
             )
-            if any(not run.is_suspended for run in live):
+            if any(not run.waits_between_turns for run in live):
                 raise Conflict(f"{session.slug} has an active run. A draft can be saved when it has ended.")
             await self.home.store.save_draft(session, self.home.redact(text))
 

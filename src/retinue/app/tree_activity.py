@@ -14,7 +14,7 @@ def runs_ahead_of(run: Run, tx: Transaction) -> list[Run]:
     if run.status is not Status.QUEUED:
         return []
     waiting = tx.find_runs(status=[Status.WAITING], session=run.session_id)
-    return [each for each in reversed(waiting) if not each.is_suspended and each.id != run.id]
+    return [each for each in reversed(waiting) if not each.waits_between_turns and each.id != run.id]
 
 
 def is_tree_active(root_id: str, tx: Transaction) -> bool:

@@ -84,7 +84,7 @@ def with_app(
     def open_app(meta: Mapping[str, Any], prompter: UserPrompter) -> AbstractAsyncContextManager[App]:
         home, ask = meta.get("retinue.home"), prompter.ask_function()
         if executes_runs or controls_runs:
-            return application.open(home=home, ask=ask, keeps=not meta.get(FORGET_META_KEY))
+            return application.open(home=home, ask=ask, ephemeral=bool(meta.get(FORGET_META_KEY)))
         return application.open_read_only(home=home, ask=ask)
 
     def decorate(command: AppCommand[P]) -> Callable[P, int]:

@@ -13,8 +13,7 @@ from retinue.cli.ui.run_progress import RunProgress
 from retinue.cli.ui.run_tree import format_count, tool_call_summary
 from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
-from retinue.cli.watch import interjection_line as watchers_words
-from retinue.cli.watch import wait_for_watchers
+from retinue.cli.watch import interjection_line, wait_for_watchers
 from retinue.domain.event import Event
 from retinue.domain.model_selection import model_label
 from retinue.domain.run import Run, Status, WaitReason, run_as_json
@@ -296,7 +295,7 @@ class RunEventPrinter:
     def on_interjection(self, event: Event) -> None:
         """Print a watcher's message immediately: it concerns what is happening now."""
         self._end_line()
-        words, colour = watchers_words(event)
+        words, colour = interjection_line(event)
         self.terminal.print_note(words, colour=colour)
 
     def on_run_ended(self, event: Event) -> None:

@@ -44,7 +44,7 @@ MAX_ARGUMENT_BYTES = 1_000_000
 MAX_ARGUMENT_DEPTH = 64
 MAX_REPLY_BYTES = 8_000_000
 """A longer reply of a model is cut here and marked as cut."""
-MAX_RESULT_BYTES = 400_000
+MAX_TOOL_RESULT_CHARS = 400_000
 """A longer tool result is cut here, keeping its beginning and end."""
 MAX_BAD_REPLIES = 16
 """Replies with invalid tool calls (unknown tool, wrong arguments) after which a run counts as stuck."""

@@ -90,7 +90,7 @@ CANCEL_REASONS = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
 """Reasons that on a live run mean that it was asked to stop."""
 
 
-_NOT_WAITING: dict[str, Any] = {"waiting_for": None, "is_suspended": False, "wake_at": None}
+_NOT_WAITING: dict[str, Any] = {"waiting_for": None, "waits_between_turns": False, "wake_at": None}
 """The fields of a run that is not waiting."""
 
 
@@ -168,6 +168,18 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_
         return self.key.rpartition("/")[2] if self.key.startswith(CALL_KEY_PREFIX) else ""
 
 
+class ClaimResult(StrEnum):
+    """Result of trying to claim a run: a slot, or why it got none."""
+
+    CLAIMED = "claimed"
+    NO_FREE_SLOT = "no_free_slot"
+    REQUESTER_LIMIT = "requester_limit"
+    """The requester is at its limit of running runs; runs of other requesters may start first."""
+    SESSION_BUSY = "session_busy"
+    """Another run of its session is in progress."""
+    NOT_QUEUED = "not_queued"
+
+
 class Run(Struct, frozen=True, kw_only=True):
     """A row of the ledger. All state changes are methods of this class."""
 
@@ -207,7 +219,7 @@ class Run(Struct, frozen=True, kw_only=True):
     deadline_at: datetime | None = None
     is_awaited: bool = False
     """A tool call of the parent run is open for this run: the result answers that call."""
-    is_suspended: bool = False
+    waits_between_turns: bool = False
     """The run waits without an open tool call, so its conversation is free for other runs."""
     wake_at: datetime | None = None
     """When the run continues even if what it waits for has not arrived."""
@@ -229,10 +241,10 @@ class Run(Struct, frozen=True, kw_only=True):
         )
 
     def suspend(
-        self, reason: WaitReason, *, is_suspended: bool = False, wake_at: datetime | None = None
+        self, reason: WaitReason, *, between_turns: bool = False, wake_at: datetime | None = None
     ) -> Self:
         return self._transition(
-            Status.WAITING, waiting_for=reason, is_suspended=is_suspended, wake_at=wake_at
+            Status.WAITING, waiting_for=reason, waits_between_turns=between_turns, wake_at=wake_at
         )
 
     def requeue_attempt(self) -> Self:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from retinue.domain.run import iso_timestamp
 
-MAX_RESULT_CHARS = 8_000
+MAX_STORED_RESULT_CHARS = 8_000
 """Characters of a result that the ledger stores, in case the process dies before the file has it."""
 
 
@@ -44,9 +44,9 @@ class SideEffect(Struct, frozen=True, kw_only=True):
 
 
 def shorten_result(text: str) -> str:
-    if len(text) <= MAX_RESULT_CHARS:
+    if len(text) <= MAX_STORED_RESULT_CHARS:
         return text
-    half = MAX_RESULT_CHARS // 2
+    half = MAX_STORED_RESULT_CHARS // 2
     return f"{text[:half]}\n[… the middle was not stored: the process ended before the full result was saved …]\n{text[-half:]}"
 
 

@@ -23,7 +23,7 @@ MAX_ENTRIES = 200
 MAX_UPDATE_CHARS = 24_000
 MAX_ENTRY_CHARS = 4_000
 """Characters of one update, and of one entry in it."""
-MAX_RESULT_CHARS = 600
+MAX_QUOTED_RESULT_CHARS = 600
 CONTEXT_ENTRIES = 8
 """Earlier entries included in a watcher's first update."""
 MAX_QUIET_PERIODS = 5
@@ -245,10 +245,10 @@ def _format_entry(entry: Entry, agent: str, *, hide_result: bool) -> str:
         case ToolCall():
             return f"{agent} calls {json.dumps(entry.tool)}:\n{_truncate_middle(entry.args)}"
         case ToolResult():
-            text = "(not shown)" if hide_result else _truncate_middle(entry.text, MAX_RESULT_CHARS)
+            text = "(not shown)" if hide_result else _truncate_middle(entry.text, MAX_QUOTED_RESULT_CHARS)
             return f"result ({'ok' if entry.ok else 'failed'}):\n{text}"
         case Notice():
-            return f"notice to {agent}:\n{_truncate_middle(entry.text, MAX_RESULT_CHARS)}"
+            return f"notice to {agent}:\n{_truncate_middle(entry.text, MAX_QUOTED_RESULT_CHARS)}"
 
 
 def _truncate_middle(text: str, max_chars: int = MAX_ENTRY_CHARS) -> str:

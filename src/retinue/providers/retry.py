@@ -17,11 +17,11 @@ from retinue.errors import ModelFailed, RetinueError
 from retinue.interfaces import Provider
 from retinue.providers.errors import ProviderError, RetryAfter
 from retinue.providers.rate_limit import GatePass, RateLimitGate
-from retinue.providers.stream_timeout import StreamTimeout, StreamTimeouts
+from retinue.providers.stream_timeout import StreamTimeoutSettings, StreamWatchdog
 
 ProviderFactory = Callable[[Model], Provider]
 
-CLI_AGENT_TIMEOUTS = StreamTimeouts(
+CLI_AGENT_TIMEOUTS = StreamTimeoutSettings(
     idle_s=1800.0, progress_s=math.inf, total_s=math.inf, retry_after_timeout=False
 )
 """Timeouts for CLI agents.
@@ -66,7 +66,7 @@ class RetryingProvider:
         self._factories = factories
         self._clock = clock
         self._settings = settings or RetrySettings()
-        self._timeouts = StreamTimeouts(
+        self._timeouts = StreamTimeoutSettings(
             idle_s=self._settings.idle_timeout_s,
             progress_s=self._settings.progress_timeout_s,
             total_s=self._settings.total_timeout_s,
@@ -84,7 +84,7 @@ class RetryingProvider:
         timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else self._timeouts
         while True:
             gate_pass = gate.try_enter() or await state.wait_for_gate()
-            stream_timeout = StreamTimeout(timeouts, on_delta, gate_pass.report_success)
+            stream_timeout = StreamWatchdog(timeouts, on_delta, gate_pass.report_success)
             try:
                 provider = self._provider_for(key, request.model)
                 return _restore_tool_names(
@@ -166,7 +166,7 @@ class _RetryState:
             waited = True
 
     def record_failure(
-        self, error: ProviderError, gate_pass: GatePass, stream_timeout: StreamTimeout
+        self, error: ProviderError, gate_pass: GatePass, stream_timeout: StreamWatchdog
     ) -> float:
         """Record a failed attempt and return the seconds to wait; raise if no further attempt is allowed."""
         if error.close_rate_limit_gate:

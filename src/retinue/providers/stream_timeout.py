@@ -16,7 +16,7 @@ Compared by identity, not by equality.
 """
 
 
-class StreamTimeouts(Struct, frozen=True, kw_only=True):
+class StreamTimeoutSettings(Struct, frozen=True, kw_only=True):
     """Maximum seconds without a byte, without output, and in total."""
 
     idle_s: float
@@ -26,7 +26,7 @@ class StreamTimeouts(Struct, frozen=True, kw_only=True):
     """Whether an attempt that timed out may be retried."""
 
 
-class StreamTimeout:
+class StreamWatchdog:
     """Pass deltas on to the listener and cancel the attempt when a limit has passed.
 
     Receiving a delta only records the time. One timer checks the recorded times when the nearest limit could
@@ -50,7 +50,7 @@ class StreamTimeout:
 
     def __init__(
         self,
-        timeouts: StreamTimeouts,
+        timeouts: StreamTimeoutSettings,
         on_delta: Callable[[ReplyDelta], None],
         on_first_byte: Callable[[], None],
     ) -> None:

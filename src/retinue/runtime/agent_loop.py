@@ -23,8 +23,8 @@ from retinue.runtime.exit_tools import (
     suspend_between_turns,
     with_exit_tools,
 )
+from retinue.runtime.interrupt_registry import InterruptRegistry
 from retinue.runtime.loop_detection import LoopDetector
-from retinue.runtime.loop_result import RunOutcome, Suspension, outcome_for_error, suspended_outcome
 from retinue.runtime.model_turn import STOP_CANCELLED, ModelTurn
 from retinue.runtime.open_conversation import OpenConversation
 from retinue.runtime.recovery import ends_with_final_reply, final_reply, recount_run, split_unanswered_calls
@@ -38,9 +38,10 @@ from retinue.runtime.run_end import (
     runs_without_open_call,
     undelivered_announcements,
 )
+from retinue.runtime.run_outcome import RunOutcome, Suspension, outcome_for_error, suspended_outcome
 from retinue.runtime.run_plan import RunPlan, build_run_plan
 from retinue.runtime.suspension import save_counters, suspend_in_tool_call
-from retinue.runtime.timeouts import Deadline, InterruptRegistry, TurnInterrupted, TurnTimer
+from retinue.runtime.timeouts import Deadline, TurnInterrupted, TurnTimer
 from retinue.runtime.tool_calls import ToolCallRunner
 
 RESUME_PROMPT = (
@@ -283,7 +284,7 @@ class AgentLoop:
         plan = await build_run_plan(self.run, conversation.session, self.context, conversation.provider_cache)
         own_limits = plan.agent.limits
         if self.run.depth:
-            self.turn_timer.idle_timeout_s = (
+            self.turn_timer.text_only_timeout_s = (
                 own_limits.get("idle_seconds", self.context.limits.idle_seconds) or None
             )
         await self.deadline.apply_definition_deadline(own_limits.get("deadline_seconds"))

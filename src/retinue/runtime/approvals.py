@@ -33,8 +33,8 @@ from retinue.domain.tool import AskPolicy
 from retinue.domain.transcript import ToolCall
 from retinue.errors import OutOfScope, Refused, RetinueError, UserUnavailable
 from retinue.interfaces import RuntimeContext, ScopedFiles, Tool, Transaction
-from retinue.runtime.loop_result import RunSuspended
 from retinue.runtime.run_events import make_event
+from retinue.runtime.run_outcome import RunSuspended
 
 PERSON = "person"
 ALWAYS_ASKS_REASON = "this tool requires approval for every call"
@@ -96,7 +96,7 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
     if context.approval_policy is ApprovalPolicy.AUTO:
         return Authorization(scope=scope, files=context.sandbox.files_for(scope))
     await request_approval(
-        ApprovalQuestion(
+        ApprovalRequest(
             pending_call=pending_call, resource=pending_call.resource, reason=_explain_approval(pending_call)
         ),
         context,
@@ -163,7 +163,7 @@ async def _authorize_file(pending_call: PendingToolCall, context: RuntimeContext
     if granted or (context.approval_policy is ApprovalPolicy.AUTO and not scope.is_guarded(real_path)):
         return Authorization(scope=scope, files=files)
     await request_approval(
-        ApprovalQuestion(
+        ApprovalRequest(
             pending_call=pending_call,
             resource=real_path,
             reason=_explain_file_approval(pending_call, real_path, access),
@@ -197,7 +197,7 @@ async def _authorize_command(pending_call: PendingToolCall, context: RuntimeCont
     if level is not SandboxLevel.STRICT:
         reason = f"the sandbox level is {level}, so every command requires approval"
     await request_approval(
-        ApprovalQuestion(
+        ApprovalRequest(
             pending_call=pending_call, resource=text, reason=reason, level=level, files=named_files
         ),
         context,
@@ -260,7 +260,7 @@ async def _authorize_scope_request(pending_call: PendingToolCall, context: Runti
     files = context.sandbox.files_for(scope)
     named_files = await _hash_named_files(resource, files, context) if target_tool.access == "run" else ()
     reason = str(pending_call.args.get("reason", ""))
-    question = ApprovalQuestion(
+    question = ApprovalRequest(
         pending_call=pending_call, resource=resource, reason=reason, is_scope_request=True, files=named_files
     )
     approval = await request_approval(question, context)
@@ -279,7 +279,7 @@ async def _is_scope_added(pending_call: PendingToolCall, context: RuntimeContext
     return await context.ledger.read(step)
 
 
-class ApprovalQuestion(Struct, frozen=True, kw_only=True):
+class ApprovalRequest(Struct, frozen=True, kw_only=True):
     """The exact action that a person is asked to approve."""
 
     pending_call: PendingToolCall
@@ -301,7 +301,7 @@ class ApprovalQuestion(Struct, frozen=True, kw_only=True):
         )
 
 
-async def request_approval(question: ApprovalQuestion, context: RuntimeContext) -> Approval:
+async def request_approval(question: ApprovalRequest, context: RuntimeContext) -> Approval:
     """Return the approval once a person has allowed exactly this call.
 
     The approval is used up, unless it is kept for a later call. The request is a row in the ledger: it
@@ -323,9 +323,7 @@ async def request_approval(question: ApprovalQuestion, context: RuntimeContext) 
     return approval
 
 
-def _find_or_create_approval(
-    question: ApprovalQuestion, tx: Transaction, context: RuntimeContext
-) -> Approval:
+def _find_or_create_approval(question: ApprovalRequest, tx: Transaction, context: RuntimeContext) -> Approval:
     """Return the approval for a question; insert one if this exact question was not asked yet.
 
     A denial stays valid even if the named files have changed since.
@@ -352,7 +350,7 @@ def _find_or_create_approval(
     return _insert_approval(_explain_changed_files(question, previous), tx, context, now)
 
 
-def _explain_changed_files(question: ApprovalQuestion, previous: Approval) -> ApprovalQuestion:
+def _explain_changed_files(question: ApprovalRequest, previous: Approval) -> ApprovalRequest:
     """Say in a repeated question which files changed since the first one."""
     if previous.digest != question.digest(previous.files):
         return question
@@ -361,7 +359,7 @@ def _explain_changed_files(question: ApprovalQuestion, previous: Approval) -> Ap
 
 
 def _insert_approval(
-    question: ApprovalQuestion, tx: Transaction, context: RuntimeContext, now: datetime
+    question: ApprovalRequest, tx: Transaction, context: RuntimeContext, now: datetime
 ) -> Approval:
     pending_call, caller = question.pending_call, question.pending_call.caller
     approval = Approval(
@@ -389,7 +387,7 @@ def _insert_approval(
     return approval
 
 
-def _denied_error(question: ApprovalQuestion, reason: str) -> OutOfScope:
+def _denied_error(question: ApprovalRequest, reason: str) -> OutOfScope:
     name = question.pending_call.tool.spec.name
     return OutOfScope(
         f"{name} did not run: {reason}. Continue without it, or explain why you need it.",

@@ -14,9 +14,9 @@ from retinue.domain.side_effect import SideEffect, SideEffectState, tool_call_ha
 from retinue.domain.transcript import ToolCall
 from retinue.errors import OutOfScope, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
-from retinue.runtime.approvals import ApprovalQuestion, Caller, PendingToolCall, request_approval
-from retinue.runtime.loop_result import RunSuspended, Suspension
+from retinue.runtime.approvals import ApprovalRequest, Caller, PendingToolCall, request_approval
 from retinue.runtime.run_attempt import RunAttempt
+from retinue.runtime.run_outcome import RunSuspended, Suspension
 from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.tool_executor import check_tool_allowed
 
@@ -69,7 +69,7 @@ async def authorize_cli_agent(plan: RunPlan, attempt: RunAttempt, session: Sessi
     shell_tool = context.tools[SHELL_TOOL]
     tool = replace(shell_tool, spec=replace(shell_tool.spec, name=provider))
     caller = Caller(run=attempt.run, session=session, scope=scope)
-    question = ApprovalQuestion(
+    question = ApprovalRequest(
         pending_call=PendingToolCall(
             tool_call=tool_call, tool=tool, args={"task": attempt.run.request.task}, caller=caller
         ),

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from retinue.domain.agent import Agent
 from retinue.domain.approval import ToolAccess
-from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.run import ClaimResult, Run, Status, WaitReason
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.errors import Cancelled, DiskError, RetinueError, SessionLocked
 from retinue.interfaces import Conversation, Ledger, RuntimeContext, SessionStore, Transaction
-from retinue.runtime.run_creation import ClaimResult, claim_run
+from retinue.runtime.run_creation import claim_run
 from retinue.runtime.run_events import make_event
 
 T = TypeVar("T")

@@ -10,12 +10,12 @@ from retinue.domain.run import LIVE_STATUSES, Run, Status, WaitReason
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import Refused, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
-from retinue.runtime.loop_result import RunOutcome, Suspension, suspended_outcome
 from retinue.runtime.model_turn import STOP_CANCELLED
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_creation import create_wake_run
 from retinue.runtime.run_end import RunsToWake, mark_finished, undelivered_announcements
 from retinue.runtime.run_events import make_event
+from retinue.runtime.run_outcome import RunOutcome, Suspension, suspended_outcome
 from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.suspension import with_counters
 from retinue.runtime.tool_calls import ToolCallRunner
@@ -222,7 +222,7 @@ async def suspend_between_turns(run: Run, waiting_for: WaitReason, context: Runt
         if waits_for_children and not tx.has_live_children(run.id):
             return False
         suspended = updated.suspend(
-            waiting_for, is_suspended=True, wake_at=updated.deadline_at if waits_for_children else None
+            waiting_for, between_turns=True, wake_at=updated.deadline_at if waits_for_children else None
         )
         tx.update_run(suspended)
         tx.emit(make_event("run.state", suspended, context, phase=str(waiting_for)))

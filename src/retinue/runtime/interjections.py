@@ -114,7 +114,7 @@ def _make_interjection(
 def _run_to_interrupt(watch: Watch, call: Call, tx: Transaction) -> str:
     """Return the id of the run that the watcher saw, if it is still live; a run started since does not count."""
     for run in reversed(tx.find_runs(session=watch.session, status=LIVE_STATUSES)):
-        if run.is_suspended or run.reason in (*CANCEL_REASONS, Reason.INTERRUPTED):
+        if run.waits_between_turns or run.reason in (*CANCEL_REASONS, Reason.INTERRUPTED):
             continue
         if run.created_at <= call.run.created_at:
             return run.id

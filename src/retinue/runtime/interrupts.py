@@ -5,12 +5,11 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
-from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Reason, Run, Status, WaitReason
+from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, ClaimResult, Reason, Run, Status, WaitReason
 from retinue.errors import NotFound
 from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.run_creation import ClaimResult
+from retinue.runtime.interrupt_registry import InterruptRegistry
 from retinue.runtime.run_end import RunsToWake, mark_finished
-from retinue.runtime.timeouts import InterruptRegistry
 
 NOT_STARTED_MESSAGE = "interrupted before it started"
 
@@ -98,4 +97,6 @@ def _awaited_children(run: Run, tx: Transaction) -> list[Run]:
     """Return the children a run waits for: those of its open calls, or all of them if no call is open."""
     if run.waiting_for is not WaitReason.CHILD:
         return []
-    return tx.find_runs(parent_run=run.id, awaited=None if run.is_suspended else True, status=LIVE_STATUSES)
+    return tx.find_runs(
+        parent_run=run.id, awaited=None if run.waits_between_turns else True, status=LIVE_STATUSES
+    )

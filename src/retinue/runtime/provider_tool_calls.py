@@ -9,7 +9,7 @@ from retinue.domain.sanitize import text_for_model
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.interfaces import Conversation
 from retinue.runtime.run_attempt import RunAttempt
-from retinue.runtime.tool_executor import truncate_result
+from retinue.runtime.tool_executor import truncate_tool_result
 
 UNFINISHED_RESULT = (
     "No result: the agent was stopped before this call finished. It may or may not have happened."
@@ -91,7 +91,7 @@ class ProviderToolCalls:
         )
 
     def _make_tool_result(self, provider_call: ProviderToolCall, at: str) -> ToolResult:
-        text = truncate_result(self._attempt.context.redact(text_for_model(provider_call.result)))
+        text = truncate_tool_result(self._attempt.context.redact(text_for_model(provider_call.result)))
         return ToolResult(
             call_id=self._entry_id(provider_call.id),
             text=text,

@@ -13,8 +13,8 @@ from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.run_end import finish_run
 from retinue.runtime.run_events import make_event
 
-MAX_RESUMES = 3
-"""Resumptions after which a run counts as lost."""
+MAX_CRASHES = 3
+"""A run whose process died more often than this is not resumed: it ends as lost."""
 
 UNKNOWN_OUTCOME = "Outcome unknown: the call may or may not have happened, and it was not repeated. Check before you repeat it."
 INTERRUPTED_RESULT = f"Interrupted: the process ended before this call finished. {UNKNOWN_OUTCOME}"
@@ -170,7 +170,7 @@ async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: st
         )
 
     run = await context.ledger.write(step)
-    if run.attempts > MAX_RESUMES:
+    if run.attempts > MAX_CRASHES:
         error = f"started {run.attempts} times without finishing"
         return await finish_run(run, Status.LOST, context, reason=Reason.RECOVERY_LIMIT, error=error)
     if run.owner_id == context.owners.own_id:

@@ -244,7 +244,7 @@ async def detach_run(run_id: str, context: RuntimeContext) -> Run:
         run = replace(run, is_awaited=False)
         tx.update_run(run)
         parent = tx.get_run(run.request.parent_run or "")
-        if parent is not None and parent.waiting_for is WaitReason.CHILD and not parent.is_suspended:
+        if parent is not None and parent.waiting_for is WaitReason.CHILD and not parent.waits_between_turns:
             wake_run(parent, tx, context, to_wake)
         return run
 
@@ -312,7 +312,7 @@ async def _save_person_reply(
             await attempt.append_entries(
                 conversation, message if question is None else attempt.make_answer_result(question, reply)
             )
-        elif not conversation.typed_text().strip() or not waiting_run.is_suspended:
+        elif not conversation.typed_text().strip() or not waiting_run.waits_between_turns:
             raise UsageError(
                 f"Run {waiting_run.id} waits for your reply. Give a text, or type it at the end of {waiting_run.transcript_path}."
             )

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from enum import StrEnum
 
 from msgspec.structs import replace
 
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
-from retinue.domain.run import LIVE_STATUSES, Run, RunRequest, Status
+from retinue.domain.run import LIVE_STATUSES, ClaimResult, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import first_sentence
 from retinue.errors import Conflict, Refused
@@ -19,18 +18,6 @@ WAKE_SOURCE = "wake"
 
 WAKE_KEY_PREFIX = "wake:"
 """Key prefix of such a run; the rest is the delivery's id."""
-
-
-class ClaimResult(StrEnum):
-    """Result of trying to claim a run."""
-
-    CLAIMED = "taken"
-    NO_FREE_SLOT = "full"
-    REQUESTER_LIMIT = "crowded"
-    """The requester is at its limit of running runs; runs of other requesters may start first."""
-    SESSION_BUSY = "busy"
-    """Another run of its session is in progress."""
-    NOT_QUEUED = "gone"
 
 
 async def create_run(
@@ -71,9 +58,11 @@ async def create_run(
     def on_committed(inserted: tuple[Run, ClaimResult]) -> None:
         run, claim_result = inserted
         if run.owner_id == context.owners.own_id and claim_result is not ClaimResult.NOT_QUEUED:
-            lane = request.requester if request.parent_run is not None else ""
+            concurrency_key = request.requester if request.parent_run is not None else ""
             context.worker.submit(
-                run.id, claimed=claim_result is ClaimResult.CLAIMED and (run, session), lane=lane
+                run.id,
+                claimed=claim_result is ClaimResult.CLAIMED and (run, session),
+                concurrency_key=concurrency_key,
             )
 
     return (await context.ledger.write(step, on_committed))[0]
@@ -196,7 +185,7 @@ def _is_session_busy(run: Run, tx: Transaction, context: RuntimeContext, *, is_n
     start: the session may have become free since one of them found it busy.
     """
     live = tx.find_runs(status=LIVE_STATUSES, session=run.session_id)
-    if any(other.status is not Status.QUEUED and not other.is_suspended for other in live):
+    if any(other.status is not Status.QUEUED and not other.waits_between_turns for other in live):
         return True
     queued = (each for each in live if each.status is Status.QUEUED and each.id != run.id)
     if is_new:

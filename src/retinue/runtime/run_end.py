@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
 from retinue.domain.delivery import Delivery, DeliveryState, announcement_text
-from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Reason, Run, Status, WaitReason
+from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, ClaimResult, Reason, Run, Status, WaitReason
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.run_creation import (
     WAKE_KEY_PREFIX,
     WAKE_SOURCE,
-    ClaimResult,
     create_wake_run,
 )
 from retinue.runtime.run_events import make_event
@@ -108,7 +107,7 @@ def _defer_finish(run: Run, tx: Transaction, context: RuntimeContext) -> Run | N
         raise Cancelled(
             "cancelled"
         )  # another process asked to cancel it, and a suspended run would not notice
-    suspended = run.suspend(WaitReason.CHILD, is_suspended=True, wake_at=run.deadline_at)
+    suspended = run.suspend(WaitReason.CHILD, between_turns=True, wake_at=run.deadline_at)
     tx.update_run(suspended)
     tx.emit(make_event("run.state", suspended, context, phase="child"))
     return suspended
@@ -258,7 +257,7 @@ def _deliver_result(
     if empty_reply or parent.status is Status.CANCELLED or (answers_call and parent.status.is_final):
         tx.add_delivery(delivery.discard())
         # There is nothing to deliver, but the parent may have been waiting only for this run.
-        if parent.is_suspended and not _awaits_all_children(parent, tx):
+        if parent.waits_between_turns and not _awaits_all_children(parent, tx):
             to_wake.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
     tx.add_delivery(delivery)
@@ -300,7 +299,9 @@ def _is_empty_reply(ended: Run) -> bool:
 def _wake_waiting_caller(parent: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> None:
     """Wake a parent that waits inside its tool calls once the last awaited child has ended."""
     waits = (
-        parent.status is Status.WAITING and parent.waiting_for is WaitReason.CHILD and not parent.is_suspended
+        parent.status is Status.WAITING
+        and parent.waiting_for is WaitReason.CHILD
+        and not parent.waits_between_turns
     )
     if waits and not tx.has_live_children(parent.id, awaited=True):
         to_wake.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
@@ -314,13 +315,13 @@ def _wake_for_announcement(
     A run that is running reads the announcement before its next turn, and does not end before it has.
     """
     if parent.status.is_live:
-        if parent.is_suspended and not _awaits_all_children(parent, tx):
+        if parent.waits_between_turns and not _awaits_all_children(parent, tx):
             to_wake.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
     session_runs = tx.find_runs(session=parent.session_id, status=LIVE_STATUSES)
     if not session_runs:
         to_wake.runs.append(create_wake_run(parent, delivery.id, tx, context))
-    elif all(other.is_suspended for other in session_runs):
+    elif all(other.waits_between_turns for other in session_runs):
         to_wake.runs.append((_requeue_run(session_runs[0], tx, context), ClaimResult.NO_FREE_SLOT))
 
 

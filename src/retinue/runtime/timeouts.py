@@ -1,8 +1,7 @@
-"""Timeouts of a run: its deadline, the idle timeout within a turn, and interrupts by a person."""
+"""Timeouts of a run: its deadline, the time of a reply without tool calls, and interrupts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from datetime import timedelta
 from math import inf
 from types import TracebackType
@@ -112,7 +111,7 @@ class TurnTimer:
     """
 
     def __init__(self) -> None:
-        self.idle_timeout_s: float | None = None
+        self.text_only_timeout_s: float | None = None
         """None: no limit on the time of a reply."""
         self._timeout: asyncio.Timeout | None = None
         self._streaming_since: float | None = None
@@ -141,14 +140,14 @@ class TurnTimer:
 
     def on_delta(self, delta: ReplyDelta) -> None:
         """Start the timer at the first piece of text; stop it while the reply is retried or a CLI agent acts."""
-        if self.idle_timeout_s is None or self.interrupted:
+        if self.text_only_timeout_s is None or self.interrupted:
             return
         if delta.is_discarded or delta.wait_reason or delta.provider_tool_call is not None:
             self._streaming_since = None
             _reschedule_timeout(self._timeout, None)
         elif self._streaming_since is None and (delta.text or delta.thinking or delta.tool_arguments):
             self._streaming_since = asyncio.get_running_loop().time()
-            _reschedule_timeout(self._timeout, self._streaming_since + self.idle_timeout_s)
+            _reschedule_timeout(self._timeout, self._streaming_since + self.text_only_timeout_s)
 
     def interrupt_turn(self) -> None:
         """Stop the reply in progress; running tools are allowed to finish."""
@@ -159,27 +158,8 @@ class TurnTimer:
     def _stuck_error(self) -> str:
         now = asyncio.get_running_loop().time()
         return STUCK_ERROR.format(
-            n=round(now - (self._streaming_since or now)), limit=f"{self.idle_timeout_s:g}"
+            n=round(now - (self._streaming_since or now)), limit=f"{self.text_only_timeout_s:g}"
         )
-
-
-class InterruptRegistry:
-    """Interrupt callbacks of the runs that this process executes."""
-
-    def __init__(self) -> None:
-        self._callbacks: dict[str, Callable[[], None]] = {}
-
-    @contextmanager
-    def register(self, run_id: str, on_interrupt: Callable[[], None]) -> Generator[None]:
-        self._callbacks[run_id] = on_interrupt
-        try:
-            yield
-        finally:
-            self._callbacks.pop(run_id, None)
-
-    def interrupt_run(self, run_id: str) -> None:
-        if (on_interrupt := self._callbacks.get(run_id)) is not None:
-            on_interrupt()
 
 
 def _reschedule_timeout(timeout: asyncio.Timeout | None, when: float | None) -> None:

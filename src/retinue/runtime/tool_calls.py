@@ -10,8 +10,8 @@ from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import side_effects, tool_executor
 from retinue.runtime.approvals import Caller
 from retinue.runtime.loop_detection import LoopDetector
-from retinue.runtime.loop_result import Suspension
 from retinue.runtime.run_attempt import RunAttempt
+from retinue.runtime.run_outcome import Suspension
 from retinue.runtime.run_plan import RunPlan
 
 

@@ -11,7 +11,7 @@ from time import perf_counter
 from msgspec.structs import fields, replace
 
 from retinue.domain.ceiling import FileAccess
-from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_RESULT_BYTES
+from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_TOOL_RESULT_CHARS
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Verdict
 from retinue.domain.run import iso_timestamp_seconds
@@ -29,7 +29,7 @@ from retinue.runtime.approvals import (
     run_request_key,
     use_one_time_approval,
 )
-from retinue.runtime.loop_result import RunSuspended, Suspension
+from retinue.runtime.run_outcome import RunSuspended, Suspension
 
 MAX_CACHED_SCOPES = 256
 _PATH_AND_COMMAND_FIELDS = frozenset(
@@ -133,7 +133,7 @@ async def execute_tool_call(
     elapsed_s = perf_counter() - started
     tool_result = ToolResult(
         call_id=tool_call.id,
-        text=truncate_result(context.redact(text_for_model(text))),
+        text=truncate_tool_result(context.redact(text_for_model(text))),
         ok=ok,
         duration_ms=round(
             1000
@@ -301,7 +301,7 @@ def refusal_json(
     )
 
 
-def truncate_result(text: str, limit: int = MAX_RESULT_BYTES) -> str:
+def truncate_tool_result(text: str, limit: int = MAX_TOOL_RESULT_CHARS) -> str:
     """Shorten a long text to its start and end, with a note of how much was omitted."""
     if len(text) <= limit:
         return text

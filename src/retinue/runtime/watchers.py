@@ -259,7 +259,9 @@ def _load_watch_state(watch: Watch, tx: Transaction, context: RuntimeContext) ->
     recent_runs = tx.find_runs(session=watch.watcher, limit=context.limits.watch_runs_per_hour)
     return _WatchState(
         active_runs=[
-            run for run in tx.find_runs(session=watch.session, status=LIVE_STATUSES) if not run.is_suspended
+            run
+            for run in tx.find_runs(session=watch.session, status=LIVE_STATUSES)
+            if not run.waits_between_turns
         ],
         watcher_runs=tx.find_runs(session=watch.watcher, status=LIVE_STATUSES),
         recent_run_count=sum(run.created_at > since for run in recent_runs),
@@ -299,7 +301,7 @@ async def _start_entry_id(watched_session: Session, previous: Watch | None, cont
     live = await context.ledger.read(
         lambda tx: tx.find_runs(session=watched_session.id, status=LIVE_STATUSES)
     )
-    if any(not run.is_suspended for run in live):
+    if any(not run.waits_between_turns for run in live):
         task_indexes = [
             index
             for index, entry in enumerate(entries)

@@ -219,7 +219,9 @@ def bubblewrap_command(
     argv_inside = (
         (*_shell_argv(), command) if cli_agent is None else (*_shell_argv(CLI_AGENT_LIMITS), *cli_agent.argv)
     )
-    start_gate_fd, grace_s = (cli_agent.start_gate_fd, cli_agent.grace_s) if cli_agent else (-1, 0.0)
+    start_gate_fd, sigterm_grace_s = (
+        (cli_agent.start_gate_fd, cli_agent.sigterm_grace_s) if cli_agent else (-1, 0.0)
+    )
     return SandboxedCommand(
         argv=(*join_argv, bwrap, "--args", options_fd, "--", *argv_inside),
         env={},
@@ -228,7 +230,7 @@ def bubblewrap_command(
         start_monitor=partial(start_monitor, record.snapshot, plan.scanned_folders),
         launcher_argc=len(join_argv) + 1,
         start_gate_fd=start_gate_fd,
-        grace_s=grace_s,
+        sigterm_grace_s=sigterm_grace_s,
         separate_stderr=cli_agent is not None,
     )
 

@@ -38,7 +38,7 @@ class CliAgentProcess:
     """Real folder mounted as its home."""
     mounts: Mapping[str, str]
     cwd: str
-    grace_s: float
+    sigterm_grace_s: float
     start_gate_fd: int = -1
     """Descriptor that lets the process start; set when its sandbox is built."""
 

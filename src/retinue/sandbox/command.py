@@ -34,7 +34,7 @@ class SandboxedCommand(Struct, frozen=True, kw_only=True):
     """
     end_signal: signal.Signals = signal.SIGKILL
     """Signal to the launcher that ends the whole command."""
-    grace_s: float = 0.0
+    sigterm_grace_s: float = 0.0
     """Seconds between SIGTERM, sent to every process group inside, and the end."""
     start_gate_fd: int = -1
     """Descriptor, open here too: writing one byte lets a waiting command begin."""

@@ -218,10 +218,10 @@ class _RunningCommand(Generic[S]):
             _kill_tree(self._process)
 
     async def _terminate(self) -> None:
-        if self._command.grace_s:
+        if self._command.sigterm_grace_s:
             _terminate_groups(self._process)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._command.grace_s):
+                async with asyncio.timeout(self._command.sigterm_grace_s):
                     await asyncio.shield(self._exit_task)
             if self._exit_task.done():
                 return

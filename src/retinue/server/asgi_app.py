@@ -1,14 +1,14 @@
 """The ASGI application: requests are parsed, routed, and answered with JSON."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path as Folder
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route as Path
+from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
 from retinue.errors import (
@@ -42,7 +42,7 @@ HTTP_STATUSES: Sequence[tuple[type[RetinueError], int]] = (
 
 
 def create_asgi_app(
-    context: ServerContext, routes: Sequence[Route], *, static: Folder = static_page.STATIC_FOLDER
+    context: ServerContext, routes: Sequence[Route], *, static: Path = static_page.STATIC_FOLDER
 ) -> ASGIApp:
     """Create the application with its routes, behind the security middleware.
 
@@ -52,7 +52,7 @@ def create_asgi_app(
     for each in routes:
         paths.setdefault(each.path, {})[each.method] = each
     api_routes = [
-        Path(path, _make_endpoint(context, by_method), methods=list(by_method))
+        StarletteRoute(path, _make_endpoint(context, by_method), methods=list(by_method))
         for path, by_method in paths.items()
     ]
     app = Starlette(

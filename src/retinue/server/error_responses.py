@@ -1,26 +1,11 @@
-"""HTTP errors in the API's error format, with security headers."""
+"""HTTP errors in the API's error format."""
 
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-Header = tuple[bytes, bytes]
-
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-)
-SECURITY_HEADERS: tuple[Header, ...] = (
-    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-"""Headers of every response. None of them allows another origin."""
-NO_STORE_HEADER: Header = (b"cache-control", b"no-store")
+from retinue.server.response_headers import NO_STORE_HEADER, SECURITY_HEADERS
 
 ERROR_CODES: Mapping[int, str] = {
     400: "usage",

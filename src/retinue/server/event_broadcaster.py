@@ -19,7 +19,7 @@ from retinue.domain.event import Event, event_as_json
 from retinue.domain.session import Session
 from retinue.errors import RetinueError
 from retinue.server.event_ancestry import SessionAncestry
-from retinue.server.event_stream import MAX_QUEUED_EVENTS, EventFilter, EventStream
+from retinue.server.event_queue import MAX_QUEUED_EVENTS, EventFilter, EventQueue
 from retinue.server.session_file_watcher import SessionFileWatcher
 
 LEDGER_POLL_SECONDS = 0.2
@@ -48,7 +48,7 @@ class StreamGroup:
     """All streams with the same filter, and the batch collected for them."""
 
     def __init__(self) -> None:
-        self.streams: set[EventStream] = set()
+        self.streams: set[EventQueue] = set()
         self._batch: list[bytes] = []
 
     def put(self, chunk: bytes) -> None:
@@ -89,7 +89,7 @@ class EventBroadcaster:
 
     async def subscribe(
         self, event_filter: EventFilter, after_seq: int | None, viewed_session: Session | None = None
-    ) -> EventStream:
+    ) -> EventQueue:
         """Open a stream of the events from now on, or of all events after number `after_seq`.
 
         A number that this ledger has not reached comes from another ledger, and is ignored.
@@ -100,7 +100,7 @@ class EventBroadcaster:
             group = self._groups.setdefault(event_filter, StreamGroup())
             group.flush()
             start_seq = self._cursor if after_seq is None or after_seq > self._cursor else after_seq
-            stream = EventStream(event_filter, backlog_after=start_seq, backlog_until=self._cursor)
+            stream = EventQueue(event_filter, backlog_after=start_seq, backlog_until=self._cursor)
             group.streams.add(stream)
         if viewed_session is not None:
             self._file_watcher.add_session(viewed_session)
@@ -109,7 +109,7 @@ class EventBroadcaster:
         self._wake_event.set()
         return stream
 
-    def unsubscribe(self, stream: EventStream) -> None:
+    def unsubscribe(self, stream: EventQueue) -> None:
         group = self._groups[stream.event_filter]
         group.streams.discard(stream)
         if not group.streams:
@@ -120,7 +120,7 @@ class EventBroadcaster:
             self._pending.clear()
             self._live_counts.clear()
 
-    async def read_backlog(self, stream: EventStream) -> bytes:
+    async def read_backlog(self, stream: EventQueue) -> bytes:
         """Return the next chunk of backlog that the stream wants; empty when there is no more.
 
         The stream's position moves with it, so that a client that is cut off in between resumes from there.
@@ -299,7 +299,7 @@ class EventBroadcaster:
             else:
                 stream.cut_off()
 
-    def _all_streams(self) -> list[EventStream]:
+    def _all_streams(self) -> list[EventQueue]:
         return [stream for group in self._groups.values() for stream in group.streams]
 
 

@@ -15,8 +15,9 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.server.connection_limits import ConnectionLimits, Listener
-from retinue.server.error_responses import Header, HttpError
+from retinue.server.error_responses import HttpError
 from retinue.server.request_reader import RequestReader
+from retinue.server.response_headers import Header
 
 ProtocolFactory = Callable[[dict[str, Any]], asyncio.Protocol]
 """Creates the protocol behind a connection; its argument becomes the state of each request."""

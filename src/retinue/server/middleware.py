@@ -14,8 +14,9 @@ from retinue.server.allowed_hosts import AllowedHosts
 from retinue.server.auth import OWNER, Caller
 from retinue.server.connection_limits import Listener
 from retinue.server.context import ServerContext
-from retinue.server.error_responses import DEFECT_MESSAGE, NO_STORE_HEADER, SECURITY_HEADERS, HttpError
-from retinue.server.event_stream import AUTHORIZED_STATE_KEY
+from retinue.server.error_responses import DEFECT_MESSAGE, HttpError
+from retinue.server.event_queue import AUTHORIZED_STATE_KEY
+from retinue.server.response_headers import NO_STORE_HEADER, SECURITY_HEADERS
 
 PATH_PATTERN = re.compile(r"/|(/[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,199})+")
 """Form of every valid path: no parent folders, no hidden names, no excessive length."""

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from retinue.domain.event import Event
 from retinue.domain.session import Session
-from retinue.server.event_stream import DELTA_KINDS
+from retinue.server.event_queue import DELTA_KINDS
 
 POLL_SECONDS = 1.0
 

@@ -5,7 +5,7 @@
 
 import errno
 import os
-import stat as kinds
+import stat
 from contextlib import suppress
 
 from retinue.errors import Conflict, DiskError, NotFound, RetinueError
@@ -43,10 +43,10 @@ def open_regular_file(path: str, *, dir_fd: int | None = None) -> int:
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     descriptor = os.open(path, flags, dir_fd=dir_fd)
     mode = os.fstat(descriptor).st_mode
-    if kinds.S_ISREG(mode):
+    if stat.S_ISREG(mode):
         return descriptor
     os.close(descriptor)
-    if kinds.S_ISDIR(mode):
+    if stat.S_ISDIR(mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "Not a regular file", path)
 

@@ -6,7 +6,7 @@ from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call
 from retinue.runtime.approvals import AnswerDeferred
-from retinue.runtime.loop_result import RunSuspended
+from retinue.runtime.run_outcome import RunSuspended
 from retinue.tools.define import tool
 
 

@@ -14,7 +14,7 @@ from retinue.errors import Failed
 from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
 from retinue.tools.nearest_lines import nearest_lines_hint
-from retinue.tools.output_text import clip_line, format_size, is_binary, printable_name, workspace_path
+from retinue.tools.text_format import clip_line, format_size, is_binary, printable_name, workspace_path
 from retinue.tools.write import encode_text
 
 MAX_FILE_BYTES = 8_000_000

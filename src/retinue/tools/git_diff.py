@@ -13,7 +13,7 @@ from retinue.domain.sanitize import text_for_model
 from retinue.errors import Failed
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.run_plan import compute_scope, load_definition
-from retinue.runtime.tool_executor import truncate_result
+from retinue.runtime.tool_executor import truncate_tool_result
 
 GIT_TIMEOUT_S = 60.0
 MAX_DIFF_CHARS = 200_000
@@ -76,7 +76,7 @@ async def workspace_diff(base: str | None, call: Call, context: RuntimeContext) 
         result = await context.sandbox.shell_for(read_scope)(_diff_script(base, hidden), GIT_TIMEOUT_S)
         diff = _git_output(result, base, read_scope, context).text
     return WorkspaceDiff(
-        diff=truncate_result(text_for_model(diff), MAX_DIFF_CHARS),
+        diff=truncate_tool_result(text_for_model(diff), MAX_DIFF_CHARS),
         new_files=tuple(name for name in new_files if scope.check_path(f"{root}/{name}", "read").ok),
         hidden_count=len(hidden),
         empty_reason=f"no file that you may read differs from {base or 'the last commit'}",

@@ -8,7 +8,7 @@ from retinue.errors import Failed
 from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
 from retinue.tools.file_patterns import compile_matcher, split_literal_folder
-from retinue.tools.output_text import workspace_path
+from retinue.tools.text_format import workspace_path
 
 MAX_PATHS = 1_000
 

@@ -14,7 +14,7 @@ from retinue.errors import Failed, RetinueError
 from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
 from retinue.tools.file_patterns import compile_matcher
-from retinue.tools.output_text import clip_line, is_binary, workspace_path
+from retinue.tools.text_format import clip_line, is_binary, workspace_path
 
 MAX_MATCHES = 500
 TIMEOUT_S = 10.0

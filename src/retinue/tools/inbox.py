@@ -7,7 +7,7 @@ from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call
 from retinue.runtime.inbox import RunDelivery, drain_inbox, pending_inbox_rows
-from retinue.runtime.tool_executor import truncate_result
+from retinue.runtime.tool_executor import truncate_tool_result
 from retinue.tools.define import tool
 from retinue.tools.delegation.answer_json import json_result
 
@@ -48,5 +48,5 @@ def _row_as_json(row: RunDelivery, max_chars: int) -> dict[str, Any]:
     fields = run_inbox_row(*row)
     for name in ("summary", "error", "label"):
         if fields[name] is not None:
-            fields[name] = escape_role_markers(truncate_result(fields[name], max_chars))
+            fields[name] = escape_role_markers(truncate_tool_result(fields[name], max_chars))
     return {name: value for name, value in fields.items() if value is not None}

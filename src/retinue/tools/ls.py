@@ -6,7 +6,7 @@ from retinue.domain.io_results import FileEntry
 from retinue.domain.tool import Effect
 from retinue.interfaces import Call
 from retinue.tools.define import tool
-from retinue.tools.output_text import printable_name
+from retinue.tools.text_format import printable_name
 
 MAX_NAMES = 1_000
 

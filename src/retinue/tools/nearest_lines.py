@@ -2,7 +2,7 @@
 
 import difflib
 
-from retinue.tools.output_text import clip_line
+from retinue.tools.text_format import clip_line
 
 LINES_COMPARED = 5_000
 LINES_SHOWN = 8

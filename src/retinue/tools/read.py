@@ -11,7 +11,7 @@ from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
-from retinue.tools.output_text import format_size, is_binary, printable_name
+from retinue.tools.text_format import format_size, is_binary, printable_name
 
 Count = Annotated[int, Meta(ge=1)]
 

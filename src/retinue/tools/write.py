@@ -7,7 +7,7 @@ from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call
 from retinue.tools.define import tool
-from retinue.tools.output_text import format_size, workspace_path
+from retinue.tools.text_format import format_size, workspace_path
 
 
 @tool(effect=Effect.IDEMPOTENT, category="files", touches=("write", "path"))

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from retinue.domain.run import ClaimResult
 from retinue.domain.session import CreatedRun
 from retinue.errors import Cancelled, RetinueError
 
@@ -31,8 +32,7 @@ def _always_changed() -> bool:
 class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
     """Callbacks of the worker to claim, execute and end runs; the worker itself contains no rules."""
 
-    claim_run: Callable[[str], Awaitable[str]]
-    """Claim a run: taken, full (no run gets a slot now), busy or crowded (other runs may), or gone."""
+    claim_run: Callable[[str], Awaitable[ClaimResult]]
     execute_run: Callable[[str, CreatedRun | None], Awaitable[bool]]
     """Execute a run; True if it is suspended until someone else acts."""
     fail_run: Callable[[str, BaseException], Awaitable[None]]
@@ -63,8 +63,8 @@ class LocalWorker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._suspended: set[str] = set()
         self._resubmit: set[str] = set()
-        self._lanes: dict[str, str] = {}
-        """Lane of each queued run: when one run of a lane is crowded out, the others are not tried."""
+        self._concurrency_keys: dict[str, str] = {}
+        """Runs with the same key share a concurrency limit: once it refuses one, the others are not tried."""
         self._state_changed = asyncio.Event()
         self._cancelled: set[str] = set()
         self._done_events: dict[str, asyncio.Event] = {}
@@ -86,13 +86,18 @@ class LocalWorker:
         self._callbacks = callbacks
 
     def submit(
-        self, run_id: str, *, claimed: CreatedRun | bool = False, at_front: bool = False, lane: str = ""
+        self,
+        run_id: str,
+        *,
+        claimed: CreatedRun | bool = False,
+        at_front: bool = False,
+        concurrency_key: str = "",
     ) -> None:
         self._done_events.setdefault(run_id, asyncio.Event())
         self._unsaved_errors.pop(run_id, None)
         self._suspended.discard(run_id)
-        if lane:
-            self._lanes[run_id] = lane
+        if concurrency_key:
+            self._concurrency_keys[run_id] = concurrency_key
         if run_id in self._tasks:
             self._resubmit.add(run_id)  # it was woken at the moment it was being suspended
         elif run_id in self._queue:
@@ -211,7 +216,7 @@ class LocalWorker:
             self._cancelled.discard(run_id)
             self.submit(run_id, at_front=True)
             return
-        self._lanes.pop(run_id, None)
+        self._concurrency_keys.pop(run_id, None)
         self._cancelled.discard(run_id)
         if done := self._done_events.pop(run_id, None):
             done.set()
@@ -226,22 +231,24 @@ class LocalWorker:
     async def _claim_queued(self) -> None:
         """Claim queued runs, first come first served; a run whose session is busy lets others pass."""
         skipped: list[str] = []
-        crowded_lanes: set[str] = set()
+        keys_at_limit: set[str] = set()
         try:
             while self._queue and not self._draining:
                 run_id = self._queue.popleft()
-                lane = self._lanes.get(run_id, "")
-                verdict = "crowded" if lane in crowded_lanes else await self._try_claim(run_id)
-                if verdict == "crowded" and lane:
-                    crowded_lanes.add(lane)
-                if verdict == "taken":
+                key = self._concurrency_keys.get(run_id, "")
+                result = (
+                    ClaimResult.REQUESTER_LIMIT if key in keys_at_limit else await self._try_claim(run_id)
+                )
+                if result is ClaimResult.REQUESTER_LIMIT and key:
+                    keys_at_limit.add(key)
+                if result is ClaimResult.CLAIMED:
                     self._start_task(run_id)
-                elif verdict == "gone":
+                elif result is ClaimResult.NOT_QUEUED:
                     if run_id not in self._tasks:  # otherwise it was submitted twice and is running
                         self._finish_task(run_id)
                 else:
                     skipped.append(run_id)
-                if verdict == "full":
+                if result is ClaimResult.NO_FREE_SLOT:
                     break
         finally:
             self._queue.extendleft(reversed(skipped))
@@ -250,15 +257,15 @@ class LocalWorker:
             if self._queue:
                 self._schedule_tick()
 
-    async def _try_claim(self, run_id: str) -> str:
+    async def _try_claim(self, run_id: str) -> ClaimResult:
         """Try to claim a run; if the ledger cannot be written, it is tried again later."""
         try:
             return await self._started_callbacks().claim_run(run_id)
         except RetinueError:
-            return "full"
+            return ClaimResult.NO_FREE_SLOT
         except Exception as error:  # noqa: BLE001  (see above)
             await self._fail_run(run_id, error)
-            return "gone"
+            return ClaimResult.NOT_QUEUED
 
     def _schedule_tick(self) -> None:
         if self._timer is None and not self._closed:

@@ -12,7 +12,8 @@ from retinue.domain.api_permission import ApiPermission
 from retinue.errors import RetinueError
 from retinue.server.asgi_app import HTTP_STATUSES
 from retinue.server.auth_throttle import MAX_FAILURES
-from retinue.server.error_responses import CONTENT_SECURITY_POLICY, ERROR_CODES
+from retinue.server.error_responses import ERROR_CODES
+from retinue.server.response_headers import CONTENT_SECURITY_POLICY
 from retinue.server.route_table import ROUTES
 from retinue.server.routing import Route
 

@@ -35,7 +35,7 @@ RUN_COLUMNS: Sequence[Column] = (
     ("TOOK", lambda row: format_duration_ms(row["duration_ms"])),
     ("TURNS", lambda row: str(row["turns"])),
     ("SESSION", lambda row: row["slug"]),
-    ("LAST WORDS", _result_text),
+    ("RESULT", _result_text),
 )
 
 SESSION_COLUMNS: Sequence[Column] = (
@@ -43,7 +43,7 @@ SESSION_COLUMNS: Sequence[Column] = (
     ("AGENT", lambda row: row["agent"]),
     ("AGE", lambda row: format_age(row["updated_at"])),
     ("NAME", lambda row: ("📌 " if row["pinned_at"] else "") + (row["name"] or "")),
-    ("LAST WORDS", lambda row: row["last_snippet"] or ""),
+    ("LAST MESSAGE", lambda row: row["last_snippet"] or ""),
 )
 
 

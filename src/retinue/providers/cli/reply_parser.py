@@ -11,7 +11,7 @@ from retinue.domain.model_turn import ProviderToolCall, Reply, ReplyDelta, Reply
 from retinue.domain.run import Usage
 
 MAX_TOOL_CALLS = 2_000
-MAX_RESULT_CHARS = 8_000
+MAX_REPORTED_RESULT_CHARS = 8_000
 """Characters of one call's result kept in the transcript; the program has read all of it."""
 MAX_ARGUMENT_CHARS = 16_000
 MAX_TEXT_CHARS = 2_000_000
@@ -139,9 +139,9 @@ def _encode_arguments(arguments: Mapping[str, Any]) -> str:
 
 
 def _shorten_result(text: str) -> str:
-    if len(text) <= MAX_RESULT_CHARS:
+    if len(text) <= MAX_REPORTED_RESULT_CHARS:
         return text
-    half = MAX_RESULT_CHARS // 2
+    half = MAX_REPORTED_RESULT_CHARS // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
 
 

@@ -17,7 +17,7 @@ EMPTY_REQUESTS = ("", "N/A", "[MASK]")
 TOP_TOKENS = 400
 """Number of most likely tokens that are considered."""
 MAX_REQUEST_CHARS = 600
-MAX_RESULT_CHARS = 90
+MAX_PROMPT_RESULT_CHARS = 90
 """Characters of a request and of a result that the choice is based on."""
 EXAMPLES_PER_WORD = 3
 
@@ -161,7 +161,8 @@ async def choose_tool(
         return ""
     examples = choices.examples_with_results if results else choices.examples
     request_text = _append_result(
-        _shorten(request, MAX_REQUEST_CHARS), _shorten(" ".join(results), MAX_RESULT_CHARS) if results else ""
+        _shorten(request, MAX_REQUEST_CHARS),
+        _shorten(" ".join(results), MAX_PROMPT_RESULT_CHARS) if results else "",
     )
 
     async def query(text: str) -> Mapping[str, float]:

@@ -159,12 +159,17 @@ class CliAgentRunner:
                 env=build_environment(self._env, (), variables),
                 restrictions=None,
             )
-            return replace(command, separate_stderr=True, grace_s=GRACE_S)
+            return replace(command, separate_stderr=True, sigterm_grace_s=GRACE_S)
         proxy = egress_proxy.proxy_variables(egress_proxy.proxy_port(program.forwards))
         sandbox_path = os.pathsep.join((*path, COMMAND_ENVIRONMENT["PATH"]))
         env = {"PATH": sandbox_path, **proxy, **program.env}
         process = CliAgentProcess(
-            argv=argv, env=env, home=home.home, mounts=installed_program.mounts, cwd=cwd, grace_s=GRACE_S
+            argv=argv,
+            env=env,
+            home=home.home,
+            mounts=installed_program.mounts,
+            cwd=cwd,
+            sigterm_grace_s=GRACE_S,
         )
         return self._build_sandboxed(process, scope, sandbox)
 

@@ -12,7 +12,7 @@ from retinue.domain.api_permission import ApiPermission
 from retinue.domain.session import Session
 from retinue.server.context import ServerContext
 from retinue.server.event_broadcaster import EventBroadcaster
-from retinue.server.event_stream import ALL_DELTAS, AUTHORIZED_STATE_KEY, NO_DELTAS, EventFilter, EventStream
+from retinue.server.event_queue import ALL_DELTAS, AUTHORIZED_STATE_KEY, NO_DELTAS, EventFilter, EventQueue
 from retinue.server.routing import ApiRequest, route
 
 SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
@@ -61,7 +61,7 @@ class EventStreamResponse(Response):
         finally:
             self._broadcaster.unsubscribe(stream)
 
-    async def _send_events(self, stream: EventStream, send: Send) -> None:
+    async def _send_events(self, stream: EventQueue, send: Send) -> None:
         """Send the backlog from the ledger, then events as they arrive."""
 
         async def send_chunk(raw: bytes) -> None:
@@ -75,7 +75,7 @@ class EventStreamResponse(Response):
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _watch_disconnect(receive: Receive, stream: EventStream) -> None:
+async def _watch_disconnect(receive: Receive, stream: EventQueue) -> None:
     """Discard the stream's pending events when the client disconnects."""
     with suppress(asyncio.CancelledError):
         while (await receive())["type"] != "http.disconnect":

@@ -20,7 +20,7 @@ class SessionsQuery(RequestModel):
     agent: Annotated[str | None, Meta(description="Only sessions of this agent.")] = None
     children: Annotated[bool, Meta(description="Include child sessions.")] = True
     q: Annotated[
-        str, Meta(max_length=1000, description="MessageText that its name, slug, agent or last words hold.")
+        str, Meta(max_length=1000, description="Text that its name, slug, agent or last message contains.")
     ] = ""
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 

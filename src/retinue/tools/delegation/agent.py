@@ -8,9 +8,8 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from retinue.domain import agent_pool
-from retinue.domain.delivery import escape_role_markers, no_work_notice, single_line
-from retinue.domain.delivery import failure_summary as why
-from retinue.domain.limits import MAX_RESULT_BYTES
+from retinue.domain.delivery import escape_role_markers, failure_summary, no_work_notice, single_line
+from retinue.domain.limits import MAX_TOOL_RESULT_CHARS
 from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import first_message
@@ -19,13 +18,13 @@ from retinue.domain.transcript import Message
 from retinue.errors import BadConfig, Conflict, Failed, NotFound, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
-from retinue.runtime.child_results import take_child_result
+from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.child_workspace import ChildSpec
-from retinue.runtime.loop_result import RunSuspended
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_events import make_event
+from retinue.runtime.run_outcome import RunSuspended
 from retinue.runtime.spawn import check_spawn_allowed, spawn_child
-from retinue.runtime.tool_executor import truncate_result
+from retinue.runtime.tool_executor import truncate_tool_result
 from retinue.tools.define import tool
 from retinue.tools.delegation.answer_json import json_result
 
@@ -209,7 +208,7 @@ def _failure(run: Run, texts: Sequence[str]) -> Failed:
     """Make the error for a run that did not finish: never a success, whatever its text."""
     summary = _safe_text(_work_summary(run.agent, texts)) if texts else None
     return _error_result(
-        _safe_text(why(run)), str(run.reason or run.status), agent_used=run.agent, result=summary
+        _safe_text(failure_summary(run)), str(run.reason or run.status), agent_used=run.agent, result=summary
     )
 
 
@@ -276,7 +275,7 @@ async def _request_report(run: Run, call: Call, context: RuntimeContext) -> Run 
 
 def _safe_text(text: str) -> str:
     """Mark a child's text as data and shorten it to fit one result when escaped as JSON."""
-    return truncate_result(escape_role_markers(text), MAX_RESULT_BYTES // 4)
+    return truncate_tool_result(escape_role_markers(text), MAX_TOOL_RESULT_CHARS // 4)
 
 
 def _duration_s(run: Run) -> float:

@@ -20,13 +20,13 @@ from retinue.domain.transcript import ToolCall, ToolResult
 from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
-from retinue.runtime.child_results import take_child_result
+from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.child_workspace import ceilings_for_child
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_plan import compute_scope, load_definition
 from retinue.runtime.spawn import check_spawn_allowed, create_session, run_ancestry
 from retinue.runtime.startable_agents import other_agents, startable_agents
-from retinue.runtime.tool_executor import truncate_result
+from retinue.runtime.tool_executor import truncate_tool_result
 from retinue.tools.define import tool
 from retinue.tools.delegation.answer_json import json_result
 
@@ -272,7 +272,7 @@ async def message_result(
         "mode": "sync",
         "status": "complete",
         **fields,
-        "response": truncate_result(escape_role_markers(run.text), MAX_RESPONSE_CHARS),
+        "response": truncate_tool_result(escape_role_markers(run.text), MAX_RESPONSE_CHARS),
         "truncated": len(escape_role_markers(run.text)) > MAX_RESPONSE_CHARS,
         "durationMs": run.duration_ms,
         "toolCallCount": run.tool_calls,
@@ -304,7 +304,7 @@ def is_queued_behind(run: Run, tx: Transaction) -> bool:
         tx.find_runs(session=run.session_id, status=LIVE_STATUSES) if current.status is Status.QUEUED else ()
     )
     return any(
-        each.id != run.id and not each.is_suspended and each.created_at <= run.created_at
+        each.id != run.id and not each.waits_between_turns and each.created_at <= run.created_at
         for each in live_runs
     )
 

@@ -10,7 +10,7 @@ from retinue.domain.transcript import Message
 from retinue.errors import Failed, NotFound, RetinueError
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.approvals import run_request_key
-from retinue.runtime.child_results import take_child_result
+from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.child_workspace import ChildSpec
 from retinue.runtime.run_end import make_nonce
 from retinue.runtime.spawn import spawn_child

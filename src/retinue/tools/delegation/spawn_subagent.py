@@ -6,16 +6,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.domain.delivery import failure_summary as why
-from retinue.domain.delivery import inbox_status, report_text, single_line
-from retinue.domain.delivery import run_label as called
+from retinue.domain.delivery import failure_summary, inbox_status, report_text, run_label, single_line
 from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition, Failed, NotFound, Refused
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.approvals import run_request_key
-from retinue.runtime.child_results import take_child_result
+from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.child_workspace import ChildSpec, apply_workspace_override
 from retinue.runtime.run_end import make_nonce
 from retinue.runtime.spawn import spawn_child
@@ -126,7 +124,9 @@ async def child_result(run: Run, call: Call, context: RuntimeContext) -> str:
     if run.reason is Reason.INTERRUPTED and run.text.strip():
         return report_text(run, run.text, make_nonce(context), context.run_cost(run))
     if run.status is not Status.DONE:
-        raise Failed(f"{called(run)} error: {why(run)} (its conversation: {run.transcript_path})")
+        raise Failed(
+            f"{run_label(run)} error: {failure_summary(run)} (its conversation: {run.transcript_path})"
+        )
     return report_text(run, run.text, make_nonce(context), context.run_cost(run))
 
 

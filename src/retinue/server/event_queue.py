@@ -10,7 +10,7 @@ from retinue.domain.event import Event
 
 ALL_DELTAS = "all"
 NO_DELTAS = "none"
-AUTHORIZED_STATE_KEY = "still"
+AUTHORIZED_STATE_KEY = "is_authorized"
 """Key in the request scope's state: a function that tells if the API key is still valid."""
 DELTA_KINDS = frozenset({"text.delta", "thinking.delta", "text.discarded"})
 
@@ -49,7 +49,7 @@ def _always_authorized() -> bool:
     return True
 
 
-class EventStream:
+class EventQueue:
     """The event queue of one client.
 
     A client that does not keep up is cut off, reconnects, and names its position.

@@ -6,9 +6,9 @@ from retinue.domain.delivery import DeliveryState
 from retinue.domain.run import Run
 from retinue.errors import NotFound
 from retinue.interfaces import Call, RuntimeContext, Transaction
-from retinue.runtime.loop_result import RunSuspended
 from retinue.runtime.run_end import delete_temporary_session
 from retinue.runtime.run_events import make_event
+from retinue.runtime.run_outcome import RunSuspended
 
 
 async def take_child_result(run: Run, call: Call, context: RuntimeContext) -> Run:

@@ -9,7 +9,7 @@ from retinue.domain.limits import Limits
 from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.side_effect import SideEffect
 from retinue.interfaces import Transaction
-from retinue.runtime.crash_quarantine import order_suspects, resume_interrupted_runs
+from retinue.runtime.crash_suspects import order_suspects, resume_interrupted_runs
 from retinue.runtime.recovery import requeue_dead_runs
 from retinue.testing.ledgers import CREATED_AT, make_run
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
