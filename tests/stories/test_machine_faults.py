@@ -30,7 +30,7 @@ async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(m
         bad = zeroed(machine.home / "ledger.db")
         before = machine.read_files()
         refused = await machine("run", "--session", first["slug"], "Go on.")
-        assert (refused.code, "run: retinue doctor --repair" in refused.err) == (1, True)
+        assert (refused.code, "Run `retinue doctor --repair`" in refused.err) == (1, True)
         assert [each["slug"] for each in (await machine("sessions", "list", "--json")).json] == [
             first["slug"]
         ]
@@ -39,7 +39,7 @@ async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(m
         assert not list(machine.home.glob("ledger.db.damaged-*"))
         mended = await machine("doctor", "--repair", "--json")
         assert mended.code == 0
-        [row] = [each for each in mended.json if each["level"] == "mended"]
+        [row] = [each for each in mended.json if each["level"] == "repaired"]
         [kept] = [path for path in machine.home.glob("ledger.db.damaged-*") if not path.name.endswith("-shm")]
         assert str(kept) in row["message"]
         assert kept.read_bytes() == bad

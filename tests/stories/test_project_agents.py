@@ -84,7 +84,7 @@ async def test_folders_called_like_the_words_can_be_trusted_too(machine: UserMac
         assert word in " ".join(said.out.split())
     plain = await machine("trust", "list")
     assert plain.out.split() == [
-        "PROJECT", "STANDING", f"{machine.folder}/add", "trusted", f"{machine.folder}/remove", "trusted",
+        "PROJECT", "STATE", f"{machine.folder}/add", "trusted", f"{machine.folder}/remove", "trusted",
     ]  # fmt: skip
 
 

@@ -119,7 +119,8 @@ async def test_a_call_whose_arguments_held_a_key_is_not_made_with_others(
         await app.run("Go.", workspace=machine.folder)
     assert made == []
     assert (
-        "This call did not run: its arguments hold a secret" in machine.request_texts(server.requests[1])[-1]
+        "This call did not run: its arguments contain a secret"
+        in machine.request_texts(server.requests[1])[-1]
     )
 
 
