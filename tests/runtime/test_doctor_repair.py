@@ -1,4 +1,4 @@
-"""The doctor with `--repair`: folders and ledger are made to agree, what was done is said, and nothing is dropped."""
+"""`retinue doctor --repair` fixes disagreements between files and ledger, reports what it did, and drops nothing."""
 
 import json
 import os
@@ -40,17 +40,19 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 async def app(config: Config) -> AsyncGenerator[retinue.App]:
-    async with retinue.open(config=config) as found:
-        yield found
+    async with retinue.open(config=config) as opened:
+        yield opened
 
 
-async def told(app: retinue.App, level: str, *, repair: bool = False) -> list[str]:
-    return [one.message for one in await app.repair.diagnose(repair=repair) if one.status == level]
+async def find_messages(app: retinue.App, status: str, *, repair: bool = False) -> list[str]:
+    return [
+        finding.message for finding in await app.repair.diagnose(repair=repair) if finding.status == status
+    ]
 
 
-async def left(app: retinue.App, like: Run, **facts: Any) -> Run:
-    """A run that a dead process left, made after another."""
-    run = replace(like, status=Status.RUNNING, owner_id="", ended_at=None, reason=None, **facts)
+async def add_abandoned_run(app: retinue.App, finished: Run) -> Run:
+    """Add a running run without an owner, in the session of a finished one."""
+    run = replace(finished, status=Status.RUNNING, owner_id="", ended_at=None, reason=None)
     run = replace(
         run,
         id=app.context.clock.new_entry_id(),
@@ -60,103 +62,115 @@ async def left(app: retinue.App, like: Run, **facts: Any) -> Run:
     return run
 
 
-async def posted(app: retinue.App, of: Run, by: Run, **facts: Any) -> Delivery:
-    made = Delivery(
+async def add_delivery(app: retinue.App, run: Run, requester: Run, **fields: Any) -> Delivery:
+    default = Delivery(
         id=app.context.clock.new_entry_id(),
-        run=of.id,
-        requester_run=by.id,
-        session=by.session_id,
+        run=run.id,
+        requester_run=requester.id,
+        session=requester.session_id,
         answers_call=False,
-        text="told",
+        text="Result.",
         keep_session=True,
         created_at=app.context.clock.now(),
     )
-    delivery = replace(made, **facts)
+    delivery = replace(default, **fields)
     await app.context.ledger.write(lambda tx: tx.add_delivery(delivery))
     return delivery
 
 
-async def state(app: retinue.App, delivery: Delivery) -> DeliveryState:
+async def delivery_state(app: retinue.App, delivery: Delivery) -> DeliveryState:
     def step(tx: Transaction) -> DeliveryState:
-        found = tx.get_delivery(delivery.id)
-        assert found is not None
-        return found.state
+        current = tx.get_delivery(delivery.id)
+        assert current is not None
+        return current.state
 
     return await app.context.ledger.read(step)
 
 
-async def test_where_all_is_well_nothing_is_mended(app: retinue.App, tmp_path: Path):
+async def test_a_consistent_home_needs_no_repair(app: retinue.App, tmp_path: Path):
     await app.run("Hello.", workspace=tmp_path)
-    assert await told(app, "mended", repair=True) == []
-    assert await told(app, "warn", repair=True) == []
+    assert await find_messages(app, "repaired", repair=True) == []
+    assert await find_messages(app, "warn", repair=True) == []
 
 
-async def test_a_run_whose_session_is_gone_is_told_and_ended_on_request(app: retinue.App, tmp_path: Path):
+async def test_a_run_whose_session_is_gone_is_reported_and_with_repair_marked_as_lost(
+    app: retinue.App, tmp_path: Path
+):
     """Shows: P18."""
     done = await app.run("Hello.", workspace=tmp_path)
-    run = await left(app, done)
+    run = await add_abandoned_run(app, done)
     shutil.rmtree(Path(done.transcript_path).parents[2])
-    [what, interrupted] = await told(app, "warn")
-    assert what == f"run {run.id} is running, and its session is gone: {run.transcript_path}"
+    [message, interrupted] = await find_messages(app, "warn")
+    assert message == f"run {run.id} is running, and its session is gone: {run.transcript_path}"
     assert interrupted == "1 runs interrupted"
     assert (await app.runs.find(run.id)).status is Status.RUNNING
-    [mended] = await told(app, "mended", repair=True)
-    assert f"run {run.id} is now lost" in mended
-    now = await app.runs.find(run.id)
-    assert (now.status, now.reason) == (Status.LOST, Reason.STALE)
-    assert await told(app, "warn") == []
+    [repaired] = await find_messages(app, "repaired", repair=True)
+    assert f"run {run.id} is now lost" in repaired
+    ended = await app.runs.find(run.id)
+    assert (ended.status, ended.reason) == (Status.LOST, Reason.STALE)
+    assert await find_messages(app, "warn") == []
     assert (await app.runs.find(done.id)).text == "One."
 
 
-async def test_a_run_of_a_gone_session_that_somebody_works_is_left_to_them(app: retinue.App, tmp_path: Path):
+async def test_a_run_without_a_session_is_left_alone_while_a_process_owns_it(
+    app: retinue.App, tmp_path: Path
+):
     done = await app.run("Hello.", workspace=tmp_path)
-    run = await left(app, done)
+    run = await add_abandoned_run(app, done)
     await app.context.ledger.write(lambda tx: tx.update_run(replace(run, owner_id=app.owner_id)))
     shutil.rmtree(Path(done.transcript_path).parents[2])
-    assert await told(app, "mended", repair=True) == []
+    assert await find_messages(app, "repaired", repair=True) == []
     assert (await app.runs.find(run.id)).status is Status.RUNNING
 
 
-async def test_a_result_that_waits_for_nobody_is_told_to_a_person_and_stays(app: retinue.App, tmp_path: Path):
+async def test_a_result_that_no_run_will_receive_is_marked_as_failed_and_kept(
+    app: retinue.App, tmp_path: Path
+):
     """Shows: P18."""
-    asker = await app.run("Hello.", workspace=tmp_path)
+    requester = await app.run("Hello.", workspace=tmp_path)
     child = await app.run("Look.", workspace=tmp_path)
     other = await app.run("Look again.", workspace=tmp_path)
-    to_a_call = await posted(app, child, asker, answers_call=True)
-    to_no_session = await posted(app, other, asker, session="gone")
-    assert len(await told(app, "warn")) == 2
-    assert await state(app, to_a_call) is DeliveryState.PENDING
-    mended = await told(app, "mended", repair=True)
-    assert [child.id in mended[0], other.id in mended[1]] == [True, True]
-    assert await state(app, to_a_call) is await state(app, to_no_session) is DeliveryState.FAILED
-    assert await told(app, "warn") == []
+    for_call = await add_delivery(app, child, requester, answers_call=True)
+    for_deleted_session = await add_delivery(app, other, requester, session="gone")
+    assert len(await find_messages(app, "warn")) == 2
+    assert await delivery_state(app, for_call) is DeliveryState.PENDING
+    repaired = await find_messages(app, "repaired", repair=True)
+    assert [child.id in repaired[0], other.id in repaired[1]] == [True, True]
+    assert (
+        await delivery_state(app, for_call)
+        is await delivery_state(app, for_deleted_session)
+        is DeliveryState.FAILED
+    )
+    assert await find_messages(app, "warn") == []
     assert (await app.runs.find(child.id)).text == "One."
 
 
-async def test_a_result_that_the_next_message_will_bring_is_told_and_left(app: retinue.App, tmp_path: Path):
-    asker = await app.run("Hello.", workspace=tmp_path)
+async def test_a_result_that_the_next_message_delivers_is_reported_and_left_pending(
+    app: retinue.App, tmp_path: Path
+):
+    requester = await app.run("Hello.", workspace=tmp_path)
     child = await app.run("Look.", workspace=tmp_path)
-    delivery = await posted(app, child, asker)
+    delivery = await add_delivery(app, child, requester)
     for repair in (False, True):
-        [what] = await told(app, "warn", repair=repair)
-        assert f"the result of run {child.id} is not delivered yet: session {asker.session_id}" in what
-    assert await state(app, delivery) is DeliveryState.PENDING
-    await app.run("And now?", session=asker.session_id)
-    assert await state(app, delivery) is DeliveryState.DELIVERED
+        [message] = await find_messages(app, "warn", repair=repair)
+        assert f"the result of run {child.id} is not delivered yet: session {requester.session_id}" in message
+    assert await delivery_state(app, delivery) is DeliveryState.PENDING
+    await app.run("And now?", session=requester.session_id)
+    assert await delivery_state(app, delivery) is DeliveryState.DELIVERED
 
 
-async def test_sessions_that_were_not_to_be_kept_are_put_aside_on_request(app: retinue.App, tmp_path: Path):
+async def test_repair_deletes_temporary_sessions_that_a_crash_left_behind(app: retinue.App, tmp_path: Path):
     """Shows: P18."""
-    asker = await app.run("Hello.", workspace=tmp_path)
+    requester = await app.run("Hello.", workspace=tmp_path)
     child = await app.run("Look.", workspace=tmp_path)
-    await posted(app, child, asker, keep=False, state=DeliveryState.DELIVERED)
-    assert await told(app, "warn") == ["1 temporary sessions were not deleted"]
-    assert await told(app, "mended", repair=True) == ["1 temporary sessions were deleted"]
-    assert [each.id for each in await app.sessions.list()] == [asker.session_id]
-    assert await told(app, "warn") == []
+    await add_delivery(app, child, requester, keep_session=False, state=DeliveryState.DELIVERED)
+    assert await find_messages(app, "warn") == ["1 temporary sessions were not deleted"]
+    assert await find_messages(app, "repaired", repair=True) == ["1 temporary sessions were deleted"]
+    assert [session.id for session in await app.sessions.list()] == [requester.session_id]
+    assert await find_messages(app, "warn") == []
 
 
-async def test_folders_that_nobody_finishes_any_more_are_removed_on_request(
+async def test_repair_removes_old_unfinished_folders_and_tmp_folders_of_deleted_sessions(
     app: retinue.App, config: Config, tmp_path: Path
 ):
     """Shows: P18."""
@@ -165,61 +179,68 @@ async def test_folders_that_nobody_finishes_any_more_are_removed_on_request(
     staging = config.home / "sessions" / ".staging"
     staging.mkdir(exist_ok=True)
     old, young = staging / "old", staging / "young"
-    gone, own = config.home / "tmp" / "gone", config.home / "tmp" / run.session_id
-    for folder in (old, young, gone, own):
+    of_deleted_session, of_session = config.home / "tmp" / "gone", config.home / "tmp" / run.session_id
+    for folder in (old, young, of_deleted_session, of_session):
         folder.mkdir(parents=True)
         (folder / "file").write_text("x")
-    for folder in (old, gone, own):
+    for folder in (old, of_deleted_session, of_session):
         os.utime(folder, (long_ago, long_ago))
-    assert await told(app, "warn") == ["2 folders were left behind by crashes or deleted sessions"]
+    assert await find_messages(app, "warn") == ["2 folders were left behind by crashes or deleted sessions"]
     assert old.exists()
-    await told(app, "mended", repair=True)
-    assert [each.exists() for each in (old, young, gone, own)] == [False, True, False, True]
+    await find_messages(app, "repaired", repair=True)
+    assert [folder.exists() for folder in (old, young, of_deleted_session, of_session)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
-async def test_replies_that_are_missing_are_counted(app: retinue.App, tmp_path: Path):
+async def test_replies_missing_from_a_transcript_are_reported_with_their_number(
+    app: retinue.App, tmp_path: Path
+):
     """Shows: P18."""
     run = await app.run("Hello.", workspace=tmp_path)
     file = Path(run.transcript_path)
     file.write_text(file.read_text().partition("<!-- agent")[0])
-    [what] = await told(app, "warn", repair=True)
-    assert what == f"run {run.id} is done, but {run.transcript_path} has only 0 of its 1 replies"
+    [message] = await find_messages(app, "warn", repair=True)
+    assert message == f"run {run.id} is done, but {run.transcript_path} has only 0 of its 1 replies"
     assert (await app.runs.find(run.id)).text == "One."
 
 
-async def spoiled(config: Config, tmp_path: Path) -> Run:
-    """Two conversations, one with a call that was never answered, and a ledger whose first page is gone."""
+async def damage_home(config: Config, tmp_path: Path) -> Run:
+    """Create two sessions, one with an open tool call, and erase the first page of the ledger."""
     async with retinue.open(config=config) as app:
         await app.run("Hello.", workspace=tmp_path)
         run = await app.run("Hello again.", workspace=tmp_path)
     file = Path(run.transcript_path)
-    at = file.read_text().rindex("<!-- user id=")
+    last_message = file.read_text().rindex("<!-- user id=")
     call = '<!-- call id=01CALL tool=bash run=01GONE -->\n{"command": "true"}\n\n'
-    file.write_text(file.read_text()[:at] + call)
+    file.write_text(file.read_text()[:last_message] + call)
     ledger = config.home / "ledger.db"
     ledger.write_bytes(bytes(4096) + ledger.read_bytes()[4096:])
     return run
 
 
-async def test_a_damaged_ledger_is_kept_aside_on_request_and_every_session_is_there(
+async def test_repair_keeps_a_copy_of_a_damaged_ledger_and_creates_a_new_one_with_every_session(
     config: Config, tmp_path: Path
 ):
     """Shows: P16."""
-    run = await spoiled(config, tmp_path)
-    bad = (config.home / "ledger.db").read_bytes()
+    run = await damage_home(config, tmp_path)
+    damaged = (config.home / "ledger.db").read_bytes()
     async with retinue.open(config=config) as app:
         with pytest.raises(Unreadable, match="retinue doctor --repair"):
             await app.run("Go on.", session=run.session_id)
-        [found] = [one for one in await app.repair.diagnose() if one.status == "bad"]
-        assert found.advice == "`retinue doctor --repair` keeps a copy and creates a new one"
-        assert (config.home / "ledger.db").read_bytes() == bad
-        [mended] = [one for one in await app.repair.diagnose(repair=True) if one.status == "mended"]
-        assert mended.advice == NEW_LEDGER_ADVICE
-        [kept] = config.home.glob("ledger.db.damaged-*")
-        assert str(kept) in mended.message
-        assert kept.read_bytes() == bad
+        [finding] = [each for each in await app.repair.diagnose() if each.status == "bad"]
+        assert finding.advice == "`retinue doctor --repair` keeps a copy and creates a new one"
+        assert (config.home / "ledger.db").read_bytes() == damaged
+        [repaired] = [each for each in await app.repair.diagnose(repair=True) if each.status == "repaired"]
+        assert repaired.advice == NEW_LEDGER_ADVICE
+        [copy] = config.home.glob("ledger.db.damaged-*")
+        assert str(copy) in repaired.message
+        assert copy.read_bytes() == damaged
         assert len(await app.sessions.list()) == 2
-        assert await told(app, "bad") == []
+        assert await find_messages(app, "bad") == []
         again = await app.run("Go on.", session=run.session_id)
         assert again.status is Status.DONE
         [result] = [
@@ -228,7 +249,7 @@ async def test_a_damaged_ledger_is_kept_aside_on_request_and_every_session_is_th
         assert "Its outcome is unknown" in result.text
 
 
-OPENS = """
+OPEN_HOME = """
 import asyncio, sys
 import retinue
 
@@ -243,13 +264,15 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("what", ["home", "ledger"])
-async def test_a_ledger_that_another_process_has_is_not_set_aside(config: Config, tmp_path: Path, what: str):
+@pytest.mark.parametrize("opened", ["home", "ledger"])
+async def test_a_damaged_ledger_is_not_replaced_while_another_process_has_the_home_open(
+    config: Config, tmp_path: Path, opened: str
+):
     """Shows: P16."""
     async with retinue.open(config=config) as app:
         await app.run("Hello.", workspace=tmp_path)
-    other = subprocess.Popen(  # noqa: ASYNC220  (it begins at once)
-        [sys.executable, "-c", OPENS, str(config.home), what],
+    other = subprocess.Popen(  # noqa: ASYNC220  (Popen returns at once)
+        [sys.executable, "-c", OPEN_HOME, str(config.home), opened],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -259,9 +282,9 @@ async def test_a_ledger_that_another_process_has_is_not_set_aside(config: Config
     with closing(sqlite3.connect(config.home / "ledger.db")) as connection, connection:
         connection.execute("UPDATE runs SET status='sleeping'")
     async with retinue.open(config=config) as app:
-        bad = await told(app, "bad", repair=True)
-        assert f"is in use by other processes. End them first: process {other.pid}" in bad[-1]
+        problems = await find_messages(app, "bad", repair=True)
+        assert f"is in use by other processes. End them first: process {other.pid}" in problems[-1]
         assert list(config.home.glob("ledger.db.damaged-*")) == []
         other.communicate("\n")
-        assert len(await told(app, "mended", repair=True)) == 1
+        assert len(await find_messages(app, "repaired", repair=True)) == 1
         assert list(config.home.glob("ledger.db.damaged-*")) != []
