@@ -42,7 +42,7 @@ class ToolExposure(StrEnum):
 
 
 class PathPatterns(Struct, frozen=True, kw_only=True):
-    """Path globs. None: nothing stated. Empty: nothing matches."""
+    """Path globs. None: not set. Empty: no path matches."""
 
     read: tuple[str, ...] | None = None
     write: tuple[str, ...] | None = None
@@ -50,7 +50,7 @@ class PathPatterns(Struct, frozen=True, kw_only=True):
 
 
 class ShellCommands(Struct, frozen=True, kw_only=True):
-    """Commands that need no approval. The sandbox is the boundary, not these globs."""
+    """Commands that need no approval. The sandbox enforces the boundary, not these globs."""
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] | None = None
@@ -69,7 +69,7 @@ class Triggers(Struct, frozen=True, kw_only=True):
 
 
 class Agent(Struct, frozen=True, kw_only=True):
-    """An agent definition, whatever its file format. None and absent both mean: not stated."""
+    """An agent definition, whatever its file format. None means not set."""
 
     name: str
     display_name: str | None = None
@@ -110,7 +110,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     external: Mapping[str, Any] | None = None
     """inputUrl and callbackBaseUrl of an external agent."""
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of other systems (colour, icon) that are kept for display."""
+    """Fields of other tools' formats (colour, icon), used only for display."""
 
     @property
     def title(self) -> str:
@@ -128,7 +128,7 @@ class AgentDefinition(Struct, frozen=True, kw_only=True):
     hash: str
     """Hash of the preset text."""
     removed_by_ceiling: tuple[str, ...] = ()
-    """Rights that the definition asked for and the operator's ceiling removed."""
+    """Rights in the definition that the operator's ceiling removed."""
 
 
 def agent_as_json(definition: AgentDefinition) -> dict[str, Any]:
@@ -149,5 +149,5 @@ def agent_as_json(definition: AgentDefinition) -> dict[str, Any]:
 
 
 def preset_hash(text: str) -> str:
-    """Return the hash by which a preset's text is recognised."""
+    """Return the hash that identifies a preset's text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The agent pool: finished agents that their requester can ask again for a while."""
+"""The agent pool: finished agents that stay available to their requester for further tasks."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from retinue.domain.system_prompt import base_prompt, first_message, task_sectio
 POOLED_TOOLS = frozenset({"agent", "explore", "plan"})
 """The delegation tools whose agents are pooled."""
 ASK_TOOL = "agent_ask"
-"""The delegation tool that asks a pooled agent again."""
+"""The delegation tool that gives a pooled agent another task."""
 SUMMARY_KEY_SUFFIX = "~summary"
 """Key suffix of a run that only summarises; it belongs to the previous call and is not counted as a use."""
 RETIRED_ATTRIBUTE = "retired"
@@ -23,18 +23,18 @@ MAX_POOLED = 10
 IDLE_TIMEOUT = timedelta(minutes=5)
 ALL_TOOLS = ""
 NO_TOOLS = "|"
-"""Hashed for an empty list, as no list of names reads like it; a missing list is ALL_TOOLS."""
+"""Fingerprint of an empty tool list, distinct from that of any list of names; ALL_TOOLS is that of no list."""
 
 
 class PooledSession(Struct, frozen=True, kw_only=True):
-    """The ledger's knowledge of one pooled session."""
+    """One pooled session, as derived from its runs in the ledger."""
 
     session_id: str
     slug: str
     agent: str
     path: str
     parent_key: str
-    """Key of the requesting session, the only one that may ask again."""
+    """Key of the requesting session, the only one that may give it further tasks."""
     task: str
     """The task in its first message."""
     last_used_at: datetime
@@ -47,7 +47,7 @@ class PooledSession(Struct, frozen=True, kw_only=True):
 
 
 class PoolEntry(Struct, frozen=True, kw_only=True):
-    """An agent that can be asked again."""
+    """A pooled agent that can be given another task."""
 
     pooled_session: PooledSession
     key: str
@@ -82,7 +82,7 @@ def prompt_with_task(agent: Agent, task: str) -> str:
 
 
 def prompt_without_task(prompt: str, message: str) -> str:
-    """Return the definition's part of a system prompt that was made for the task in this first message."""
+    """Return a system prompt without the section for the task in this first message."""
     task = message.removeprefix(first_message("")).replace("\r\n", "\n")
     return prompt.removesuffix(task_section(task).rstrip("\n")).strip("\n")
 
@@ -90,8 +90,8 @@ def prompt_without_task(prompt: str, message: str) -> str:
 def pooled_sessions(runs: Iterable[Run]) -> list[PooledSession]:
     """Return the pooled sessions among the runs, most recently used first.
 
-    A person's message keeps a session busy but is not a use: it neither keeps nor returns the session to the
-    pool.
+    A person's message keeps a session busy but does not count as a use, so it does not extend the session's
+    time in the pool.
     """
     by_session: dict[str, list[Run]] = {}
     for run in {each.id: each for each in runs}.values():
@@ -125,10 +125,10 @@ def _is_pooled_run(run: Run) -> bool:
 
 
 def available_sessions(sessions: Sequence[PooledSession], now: datetime) -> list[PooledSession]:
-    """Return the sessions that can be asked again.
+    """Return the sessions that can be given another task.
 
-    These are all that are working, and the most recently used idle ones while places and time last.
-    `sessions` is in the order of `pooled_sessions`, so none that was dropped returns.
+    These are all working sessions, and the most recently used idle ones within the pool's size and idle timeout.
+    `sessions` must be in the order of `pooled_sessions`, so that a session that left the pool does not return.
     """
     free_places = MAX_POOLED - sum(session.is_working for session in sessions)
     available: list[PooledSession] = []

@@ -1,4 +1,4 @@
-"""API permissions of a token. The daemon stores who has which; requests never state them."""
+"""API permissions of tokens, as stored by the daemon."""
 
 from enum import StrEnum
 

@@ -19,11 +19,11 @@ from retinue.errors import Conflict, Refused
 
 
 class ApprovalPolicy(StrEnum):
-    """Treatment of a call that needs an approval and has none."""
+    """What happens to a call that needs approval."""
 
     ASK = "ask"
     AUTO = "auto"
-    """Allow calls within the scope if the sandbox is strict; weaker sandboxes and wider scope still ask."""
+    """Allow calls within the scope if the sandbox is strict; in weaker sandboxes or beyond the scope, ask."""
     DENY = "deny"
 
 
@@ -40,7 +40,7 @@ class ApprovalState(StrEnum):
     DENIED = "denied"
     EXPIRED = "expired"
     VOID = "void"
-    """Nothing is left to answer: the requesting run was stopped, or asks something else by now."""
+    """No answer is needed any more: the run was stopped, or has replaced the question by another."""
     USED = "used"
     """The allowed call has started; the approval allows nothing more."""
 
@@ -72,7 +72,7 @@ MAX_COMPARED_BYTES = 1 << 20
 
 
 class Approval(Struct, frozen=True, kw_only=True, rename={"access": "touch"}):
-    """A row of the ledger: the exact question, who asked it, and the answer."""
+    """A stored approval request: the exact question, its requesters and the answer."""
 
     id: str
     run: str
@@ -87,7 +87,7 @@ class Approval(Struct, frozen=True, kw_only=True, rename={"access": "touch"}):
     args: str
     """The call's arguments as the model gave them, with secrets redacted."""
     reason: str = ""
-    """Why it is asked: the rule, or the agent's own words when it requests more scope."""
+    """Why approval is needed: the rule, or the agent's own reason when it requests more scope."""
     root: str = ""
     level: SandboxLevel | None = None
     files: tuple[NamedFile, ...] = ()
@@ -137,7 +137,7 @@ def approval_digest(
     scope_hash: str,
     files: Iterable[NamedFile] = (),
 ) -> str:
-    """Return the hash of everything an approval is bound to."""
+    """Return a hash of everything that an approval applies to."""
     facts = [
         tool,
         arguments,
@@ -154,7 +154,7 @@ def approval_digest(
 def describe_add_answer(approval: Approval) -> str | None:
     """Describe what the answer `add` would allow; None if nothing can be added.
 
-    The rule that a command turns into is not always what the command looks like.
+    Adding a command creates a rule, which may cover more or less than the command itself.
     """
     if approval.access != "scope":
         return None

@@ -21,7 +21,7 @@ _STORED_NAMES = {"set_by": "by"}
 
 
 class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
-    """A link of the chain from the configuration down to a session. None: no limit of that kind."""
+    """The maximum rights set by the configuration or by one requester. None: no limit of that kind."""
 
     set_by: str
     """The configuration, or the slug of the session that delegated the work."""
@@ -38,9 +38,7 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
 
     @property
     def is_operator_ceiling(self) -> bool:
-        """Return True if it is the operator's, which no approval widens; other ceilings yield to a person's
-        approval.
-        """
+        """Return True for the operator's ceiling; a person's approval can exceed any other ceiling, but not this one."""
         return self.set_by == OPERATOR
 
     def tool_objection(self, name: str, capabilities: Iterable[str]) -> str | None:
@@ -69,7 +67,7 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     def path_objection(self, real_path: str, access: FileAccess, *, own_tmp: bool = True) -> str | None:
         """Return the objection to a file, or None.
 
-        `own_tmp` means that /tmp patterns refer to the agent's private folder, which this file is not in.
+        `own_tmp`: /tmp patterns refer to the agent's private folder, and the file is not in it.
         """
         if objection := self.deny_objection(real_path):
             return objection
@@ -90,7 +88,7 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         return None
 
     def deny_objection(self, real_path: str) -> str | None:
-        """Return the deny rule that matches, which no approval lifts for a session below."""
+        """Return the objection of a matching deny rule, or None; no approval overrides a deny rule."""
         hit = first_match(self.deny, real_path, ignore_case=True)
         return None if hit is None else f"{self} denies {hit}"
 

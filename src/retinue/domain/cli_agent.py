@@ -14,7 +14,7 @@ DEFAULT_MODEL = "default"
 
 
 class InvalidSetting(Exception):
-    """A program setting in a definition is unusable; `key` names it."""
+    """A CLI agent setting in a definition is invalid; `key` names it."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)

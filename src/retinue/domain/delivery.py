@@ -116,9 +116,9 @@ def _format_inbox(run: Run, result: str) -> str:
 
 
 def _failure_text(run: Run, result: str) -> str:
-    """Return the error, and the child's text only if it was interrupted and asked to sum up."""
-    summed_up = run.reason is Reason.INTERRUPTED and result.strip()
-    return f"{failure_summary(run)}\n\n{result}" if summed_up else failure_summary(run)
+    """Return the error, followed by the child's summary if it was interrupted."""
+    has_summary = run.reason is Reason.INTERRUPTED and result.strip()
+    return f"{failure_summary(run)}\n\n{result}" if has_summary else failure_summary(run)
 
 
 ANNOUNCEMENT_FORMATS: Mapping[str, AnnouncementFormat] = {
@@ -138,7 +138,7 @@ def run_label(run: Run) -> str:
 
 
 def failure_summary(run: Run) -> str:
-    """Return why the run did not finish, on one line."""
+    """Return the error of a run that did not finish, on one line."""
     return single_line(run.error or str(run.reason or run.status))
 
 
@@ -147,20 +147,20 @@ def single_line(text: str) -> str:
 
 
 def announcement_text(run: Run, nonce: str, cost: float | None = None) -> str:
-    """Return the report header and the delegation tool's exact text between two unguessable lines."""
+    """Return the report header, and the delegation tool's exact text between lines with a random nonce."""
     format_result = ANNOUNCEMENT_FORMATS.get(run.request.entry_point, _format_sessions_spawn)
     return f"{report_header(run, cost)}\n{delimited_block(format_result(run, escape_role_markers(run.text)), nonce)}"
 
 
 def report_text(run: Run, text: str, nonce: str, cost: float | None = None) -> str:
-    """Return the report for a tool call that waited: header and the child's own text, as data."""
+    """Return the report for a waiting tool call: the header and the child's delimited text."""
     return f"{report_header(run, cost)}\n{delimited_block(escape_role_markers(text), nonce)}"
 
 
 def report_header(run: Run, cost: float | None = None) -> str:
-    """Return the facts about the run that come from the runtime, as one line of key=value pairs.
+    """Return the runtime's facts about the run, as one line of key=value pairs.
 
-    The child cannot forge them. The cost is included if the model has a price.
+    The child cannot forge this line. The cost is included if the model has a price.
     """
     fields = {
         "run": run.id,
@@ -193,7 +193,7 @@ def delimited_block(text: str, nonce: str) -> str:
 def escape_role_markers(text: str) -> str:
     """Escape text from another agent so that it cannot pose as a speaker or as the runtime.
 
-    Such lines get a leading backslash; characters that hide or start a line invisibly are shown.
+    Such lines get a leading backslash; invisible characters are made visible.
     """
     return _ROLE_MARKER.sub(r"\\\g<0>", safe_text(text.replace("\r\n", "\n").replace("\r", "\n")))
 

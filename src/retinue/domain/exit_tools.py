@@ -1,4 +1,4 @@
-"""Exit tools: the only way for some agents to end their run, evaluated from the transcript."""
+"""Exit tools: tools that an agent must call to end its run; their state is derived from the transcript."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -102,7 +102,7 @@ def exit_text(tool_call: ToolCall, tool_result: ToolResult) -> str:
 
 
 def _run_entries_newest_first(run: str, entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield the run's own entries, newest first, and what a person typed into the file, which names no run."""
+    """Yield the run's entries, newest first, and entries that a person typed, which have no run id."""
     return (entry for entry in reversed(entries) if entry.run in (run, ""))
 
 

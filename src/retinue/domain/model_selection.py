@@ -13,10 +13,10 @@ MODEL_FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for spec in PROVIDERS.values()
     if spec.model_pattern
 )
-"""Name patterns that reveal the provider of a model written without one."""
+"""Name patterns that identify the provider of a model name without a provider prefix."""
 
 DEMO_MODEL_PREFIXES = tuple(f"{spec.name}:" for spec in PROVIDERS.values() if spec.is_demo)
-"""Models that only demonstrate how things work."""
+"""Prefixes of models that are only for demonstrations."""
 DEMO_MODEL_LABEL = "a demonstration model"
 """Label of the small local model wherever it is shown."""
 

@@ -60,7 +60,7 @@ class StopReason(StrEnum):
 
 
 class UnsavedToolCall(Struct, frozen=True, kw_only=True):
-    """A tool call in a reply that is not saved yet; it gets its id when it is written, not from the provider."""
+    """A tool call in a reply that is not saved yet; its id is created when it is saved."""
 
     tool: str
     arguments: str
@@ -90,7 +90,7 @@ class ReplyStep(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """A finished reply. A stream that ends without a stop reason never becomes one."""
+    """A complete reply. A stream that ends without a stop reason is an error instead."""
 
     text: str
     tool_calls: tuple[UnsavedToolCall, ...] = ()

@@ -55,13 +55,13 @@ class ProviderSpec(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     """Other names of the provider, in models and in definitions."""
     foreign_names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Names in other programs' definitions, in lower case, and the name or alias each stands for."""
+    """Name in other programs' definitions, in lower case → name or alias of the provider."""
     model_pattern: str = ""
-    """Pattern of model names that reveal the provider when they are written without one."""
+    """Pattern that identifies this provider's models when their name has no provider prefix."""
     default_model_name: str = ""
     """Used if no model is configured and this one can be used."""
     is_demo: bool = False
-    """Its models only demonstrate how things work."""
+    """Its models are only for demonstrations."""
     api: ApiServer | None = None
     cli_agent: CliAgentKind | None = None
 
@@ -177,11 +177,11 @@ _ROWS = (
 )
 
 PROVIDERS: Mapping[str, ProviderSpec] = {row.name: row for row in _ROWS}
-"""Every provider by name; the order is that of lists and of the choice of a default model."""
+"""Every provider by name, in the order of lists and of preference for the default model."""
 
 API_SERVERS: Mapping[str, ApiServer] = {row.name: row.api for row in _ROWS if row.api is not None}
 CLI_AGENTS: Mapping[str, CliAgentKind] = {
     row.name: row.cli_agent for row in _ROWS if row.cli_agent is not None
 }
 PROVIDER_ALIASES: Mapping[str, str] = {alias: row.name for row in _ROWS for alias in (row.name, *row.aliases)}
-"""Maps the names that people write, in models and in definitions, to providers."""
+"""Provider name or alias → provider name."""

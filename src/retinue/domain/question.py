@@ -35,7 +35,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 def open_question(run: Run, entries: Sequence[Entry]) -> Question | None:
     """Return the run's first open question since the model's last reply, if any."""
-    start = next((at for at in range(len(entries) - 1, -1, -1) if _is_reply(entries[at])), 0)
+    start = next((index for index in range(len(entries) - 1, -1, -1) if _is_reply(entries[index])), 0)
     for tool_call in unanswered_calls(entries[start:]):
         if tool_call.run == run.id and tool_call.tool == ASK_USER_TOOL:
             text, options = _parse_question(tool_call.args)
@@ -51,7 +51,7 @@ def open_question(run: Run, entries: Sequence[Entry]) -> Question | None:
 
 
 def resolve_answer(answer: str, options: Sequence[str]) -> str:
-    """Return the option with that number; any other answer stands for itself."""
+    """Return the option with that number, or the answer itself if it is no option's number."""
     if answer.isdecimal() and 0 < int(answer) <= len(options):
         return options[int(answer) - 1]
     return answer
@@ -62,7 +62,7 @@ def _is_reply(entry: Entry) -> bool:
 
 
 def _parse_question(args: str) -> tuple[str, tuple[str, ...]]:
-    """Parse a question's arguments; a text that a person changed into something else is shown as it is."""
+    """Parse a question's arguments; text that a person's edit made invalid is returned unchanged."""
     try:
         given = json.loads(args)
         return str(given["question"]), tuple(str(each) for each in given.get("options") or ())

@@ -8,10 +8,10 @@ from urllib.parse import quote, quote_plus
 from retinue.domain import secret_patterns
 
 MIN_SECRET_CHARS = 8
-"""Shorter values would also match ordinary words."""
+"""Shorter values could also occur in ordinary words."""
 _MAX_CLEAN_TEXTS = 64
 _MAX_CLEAN_TEXT_CHARS = 32_768
-"""Number and size of texts remembered to be clean, because one text passes here several times."""
+"""Size limits of the cache of texts without secrets; the same text is often redacted several times."""
 _CONTEXT_CHARS = 16
 """Characters before a text that can change how it is classified."""
 
@@ -92,8 +92,8 @@ class StreamRedactor:
 
     def flush(self) -> str:
         """Return the text still held back; nothing follows."""
-        held, self._undecided_values = self._undecided_values, ""
-        text, start = self._context + self._undecided_patterns + held, len(self._context)
+        undecided, self._undecided_values = self._undecided_values, ""
+        text, start = self._context + self._undecided_patterns + undecided, len(self._context)
         self._undecided_patterns = self._context = ""
         return _redact_patterns_in(text, start)
 
@@ -128,9 +128,9 @@ def _redaction_mark(length: int) -> str:
 
 
 def _encoded_forms(secret: str) -> set[str]:
-    """Return every form in which texts hold a secret.
+    """Return the forms in which a secret may occur in a text.
 
-    That is itself, in JSON, in a URL, and in base64 at any position of a longer value.
+    These are the secret itself, its JSON and URL encodings, and base64 at any position of a longer value.
     """
     raw = secret.encode("utf-8", "surrogatepass")
     url = quote(secret, safe="", errors="replace")

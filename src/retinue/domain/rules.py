@@ -1,4 +1,4 @@
-"""Allow and deny globs, and the verdict that names the deciding rule."""
+"""Allow and deny globs, and verdicts that name the deciding rule."""
 
 from functools import lru_cache
 

@@ -46,14 +46,14 @@ ALLOWED_TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.TIMED_OUT: frozenset(),
     Status.LOST: frozenset(),
 }
-"""The states a run can move to from each state.
+"""Status → statuses that may follow it.
 
-A status without successors is final; the run of a dead process goes back to queued.
+A status without successors is final. The run of a dead process is queued again.
 """
 
 
 class WaitReason(StrEnum):
-    """The thing a waiting run needs before it can continue."""
+    """What a waiting run needs before it can continue."""
 
     APPROVAL = "approval"
     PERSON = "person"
@@ -77,7 +77,7 @@ class Reason(StrEnum):
     IDLE = "idle"
     USER_CANCEL = "user_cancel"
     DESERTED = "deserted"
-    """The run whose call waited for this one ended without the answer."""
+    """The parent run ended while a call of it still waited for this run."""
     INTERRUPTED = "interrupted"
     DISK = "disk"
     CONFIG = "config"
@@ -87,7 +87,7 @@ class Reason(StrEnum):
 
 
 CANCEL_REASONS = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
-"""Reasons that on a live run mean that it was asked to stop."""
+"""Reasons which, on a live run, mean that its cancellation was requested."""
 
 
 _NOT_WAITING: dict[str, Any] = {"waiting_for": None, "waits_between_turns": False, "wake_at": None}
@@ -151,7 +151,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_
     wait_until: datetime | None = None
     """Time limit of that call; afterwards the result is announced."""
     announce_if_busy: bool = False
-    """Do not let the call wait behind another run of the session; announce the result instead."""
+    """If the session is busy, do not let the call wait: announce the result instead."""
     keep_session: bool = True
     """Whether the session is kept after the result was delivered."""
     role: str = "subtask"
@@ -160,7 +160,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_
     ceilings: tuple[Ceiling, ...] = ()
     """Ceilings inherited from requesters, for a run in a session that is not their child."""
     inbox: str = ""
-    """For a request that no run made: the session whose inbox receives the result."""
+    """For a request by a person: the session whose inbox receives the result."""
 
     @property
     def call_id(self) -> str:
@@ -218,7 +218,7 @@ class Run(Struct, frozen=True, kw_only=True):
     ended_at: datetime | None = None
     deadline_at: datetime | None = None
     is_awaited: bool = False
-    """A tool call of the parent run is open for this run: the result answers that call."""
+    """A tool call of the parent run is open and receives the result."""
     waits_between_turns: bool = False
     """The run waits without an open tool call, so its conversation is free for other runs."""
     wake_at: datetime | None = None

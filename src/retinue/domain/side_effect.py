@@ -1,4 +1,4 @@
-"""Side effects: executions of tools that must not happen twice, as stored in the ledger."""
+"""Side effects: tool executions that must not happen twice, as stored in the ledger."""
 
 import hashlib
 from datetime import datetime
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from retinue.domain.run import iso_timestamp
 
 MAX_STORED_RESULT_CHARS = 8_000
-"""Characters of a result that the ledger stores, in case the process dies before the file has it."""
+"""Maximum length of a result in the ledger, which is used if the process dies before it is in the transcript."""
 
 
 class SideEffectState(StrEnum):

@@ -110,13 +110,13 @@ def capability_sections(
 def with_omission_notice(system: str) -> str:
     """Add the notice that the beginning of the conversation is left out.
 
-    It states only the fact, because the position may move.
+    It names no position, because the position may change.
     """
     return f"{system}\n\n{OMISSION_NOTICE}".strip()
 
 
 def task_section(task: str) -> str:
-    """Return the section that turns the base into a prompt for one task."""
+    """Return the section that states the task."""
     return f"Your task:\n{task}"
 
 
@@ -125,7 +125,7 @@ def tools_section(tools: Sequence[tuple[str, str]]) -> str:
 
 
 def skills_section(skills: Sequence[Skill]) -> str:
-    """List what each skill is for, and where its text and its command are."""
+    """List each skill's purpose, instructions file and command."""
     lines = [
         f"- {each.name}: {_truncate_line(each.description, MAX_SKILL_DESCRIPTION_CHARS)}\n  {SKILL_FILE}: {each.file}\n  CLI: {each.cli}"
         for each in skills
@@ -139,7 +139,7 @@ def agents_section(
 ) -> str:
     """List the other agents and how to ask them.
 
-    A long list is cut and says by how much; `can_list_all` adds the tool that lists them all.
+    A long list is cut, with the number of omitted agents; `can_list_all` also names the tool that lists all.
     """
     lines = [f"- {each.name}: {_agent_introduction(each)}" for each in other_agents[:MAX_LISTED_AGENTS]]
     if len(other_agents) > MAX_LISTED_AGENTS:

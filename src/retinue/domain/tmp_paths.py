@@ -1,4 +1,4 @@
-"""The agent's private /tmp: which patterns mean it, and which mean real paths below /tmp."""
+"""The agent's private /tmp: tell its patterns from those of real paths below /tmp."""
 
 from functools import lru_cache
 

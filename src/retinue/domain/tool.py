@@ -1,4 +1,4 @@
-"""Tool facts: what the model sees of a tool, and what permission checks need to know."""
+"""Tool specifications for the model, and tool policies for permission checks."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ from retinue.domain.approval import ToolAccess
 
 
 class Effect(StrEnum):
-    """Consequence of repeating a call."""
+    """Whether a call may be repeated."""
 
     READ = "read"
     IDEMPOTENT = "idempotent"
@@ -37,7 +37,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
 
 class ToolPolicy(Struct, frozen=True, kw_only=True):
-    """Everything about a tool except its function: used to offer it, check calls and resume after a crash."""
+    """Everything about a tool except its function, for listing it, checking calls and crash recovery."""
 
     spec: ToolSpec
     parse_arguments: Callable[[bytes], Mapping[str, Any]]
@@ -46,7 +46,7 @@ class ToolPolicy(Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ()
     category: str = ""
     plugin: str = ""
-    """The plugin it belongs to, which may be offered as a skill instead; empty for none."""
+    """The plugin it belongs to; empty for none. A plugin may be offered as a skill instead of tools."""
     ask_policy: AskPolicy = AskPolicy.UNLESS_GRANTED
     access: ToolAccess = "tool"
     """Kind of access to the resource, so that a call can be checked beforehand."""

@@ -85,7 +85,7 @@ RESULT_ID_SUFFIX = ":result"
 def make_ids_unique(entries: Sequence[Entry]) -> list[Entry]:
     """Give entries that a person copied unique ids, keeping their text.
 
-    Each copied call becomes a call of its own, and each result belongs to the call before it.
+    Each copied call gets a new id, and each result belongs to the call before it.
     """
     seen_count: dict[str, int] = {}
     latest_id: dict[str, str] = {}

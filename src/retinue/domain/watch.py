@@ -1,4 +1,4 @@
-"""Watches: one session observes another and may comment on it."""
+"""Watches: an agent monitors another session and may comment on it."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ INTERJECT_TOOL = "interject"
 WATCHES_ATTRIBUTE = "watches"
 """Attribute of a watcher's session: id of the watched session."""
 WATCH_SOURCE = "watch"
-"""Delegation tool and source of a run that was started for a watcher."""
+"""`entry_point` and `source` of a watcher's run."""
 MAX_ENTRIES = 200
 MAX_UPDATE_CHARS = 24_000
 MAX_ENTRY_CHARS = 4_000
@@ -158,10 +158,10 @@ def interjection_inbox_row(interjection: Interjection, run: Run | None) -> dict[
 
 
 def is_ready_for_watcher(entries: Sequence[Entry], *, now: datetime, quiet_s: float) -> bool:
-    """Return True if an active conversation has news for its watchers.
+    """Return True if an active conversation has new entries to send to its watchers.
 
-    That is, the agent said or did something, and has then paused or gone on for long. A person's message
-    alone waits for the reply.
+    The agent must have replied or called a tool, and then paused or continued for long. A person's message
+    alone is sent together with the reply.
     """
     if not any(_is_from_agent(entry) for entry in entries):
         return False
@@ -191,8 +191,8 @@ def watcher_update(
 ) -> str:
     """Build a watcher's update, as data.
 
-    A header by the runtime, then the entries between two unguessable lines, each below a line that cannot be
-    forged.
+    The runtime's header is followed by the entries between lines with a random nonce, which also precedes each entry,
+    so that no entry can forge another.
     """
     lines = _newest_that_fit(
         [

@@ -13,7 +13,7 @@ class Isolation(StrEnum):
 
 
 class Workspace(Struct, frozen=True, kw_only=True):
-    """Computed once per session and stored with it; never state of the process."""
+    """A workspace, computed once per session and stored with it; independent of the process's current folder."""
 
     root: str
     """Absolute. Relative paths of tools start here."""
@@ -23,7 +23,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
     source_repository: str = ""
     """The repository of which this workspace is a worktree; empty for any other folder."""
     project_folder: str = ""
-    """The folder the session was started for, if it works in another one; its project's agents apply."""
+    """The folder the session was started for, if its root is another one; agents and skills of its project apply."""
 
     @property
     def intended_folder(self) -> str:

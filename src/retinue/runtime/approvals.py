@@ -43,7 +43,7 @@ MAX_COMMAND_WORDS = 256
 
 
 class AnswerDeferred(UserUnavailable):
-    """No person is here now, but one can answer later: the question may wait."""
+    """Nobody can answer now, but somebody can later, so the question may stay open."""
 
 
 class Caller(Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class Authorization(Struct, frozen=True, kw_only=True):
 
 
 async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
-    """Authorize a tool call, asking a person where one must be asked.
+    """Authorize a tool call, requesting a person's approval if needed.
 
     Raises:
         OutOfScope, Refused: the call is not allowed; the message says why.
@@ -105,7 +105,7 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
 
 
 def _explain_approval(pending_call: PendingToolCall) -> str:
-    """Return the reason shown to a person for a call that neither a path nor a command describes."""
+    """Return the reason shown to a person for a call without a path or command."""
     if not pending_call.tool.is_delegation:
         return "this tool has side effects"
     if pending_call.args.get("allowed_paths") == []:
@@ -126,8 +126,9 @@ def _explain_file_approval(pending_call: PendingToolCall, real_path: str, access
 
 
 def run_request_key(run: str, call: str) -> str:
-    """Return the idempotency key of a run that a tool call requests: repeating the call creates no second
-    run.
+    """Return the idempotency key of the run that a tool call requests.
+
+    A repeated call finds the existing run instead of creating a second one.
     """
     return f"call:{run}/{call}"
 
@@ -208,9 +209,9 @@ async def _authorize_command(pending_call: PendingToolCall, context: RuntimeCont
 async def _hash_named_files(
     command: str, files: ScopedFiles, context: RuntimeContext
 ) -> tuple[NamedFile, ...]:
-    """Hash the files that a command names and the agent may read, as they are now.
+    """Hash the current content of the files that a command names and the agent may read.
 
-    What the command does to files that it does not name is up to the sandbox.
+    The sandbox decides what the command may do to other files.
     """
 
     def read_files() -> tuple[NamedFile, ...]:
@@ -229,7 +230,7 @@ async def _hash_named_files(
 
 
 async def _authorize_scope_request(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
-    """Authorize a request for more scope; refuse without asking a person what no approval could allow."""
+    """Authorize a request for more scope; refuse what no approval could allow without asking a person."""
     scope, resource = pending_call.caller.scope, pending_call.resource
     target_tool = context.tools.get(str(pending_call.args.get("tool", "")))
     if target_tool is None or target_tool.access not in ("read", "write", "run"):
@@ -304,8 +305,8 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
 async def request_approval(question: ApprovalRequest, context: RuntimeContext) -> Approval:
     """Return the approval once a person has allowed exactly this call.
 
-    The approval is used up, unless it is kept for a later call. The request is a row in the ledger: it
-    outlives this process, and any surface can answer it.
+    The approval is used up, unless it is kept for a later call. The request is stored in the ledger, so it
+    outlives this process and can be answered from any client.
 
     Raises:
         RunSuspended: nobody has answered yet.
@@ -412,7 +413,7 @@ _MAX_CHAIN_LENGTH = 16
 async def _use_file_approval(
     pending_call: PendingToolCall, resource: str, context: RuntimeContext
 ) -> Scope | None:
-    """Return the scope widened by this one file, if a person allowed just that to this run.
+    """Return the scope with access to this one file, if a person allowed exactly that for this run.
 
     The approval is used up.
     """

@@ -205,7 +205,7 @@ async def _check_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeCo
 
 
 async def _authorize_and_invoke(pending_call: PendingToolCall, context: RuntimeContext) -> tuple[bool, str]:
-    """Authorize a call, asking a person where one must be asked, and invoke the tool."""
+    """Authorize a call, requesting a person's approval if needed, and invoke the tool."""
     try:
         try:
             return await _invoke_tool(pending_call, await authorize(pending_call, context), context)

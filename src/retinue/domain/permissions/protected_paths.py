@@ -1,4 +1,4 @@
-"""Paths closed to every agent, or changed only with approval, whatever a scope says."""
+"""Paths that no agent may open, or that need approval for every change, whatever its scope."""
 
 from retinue.domain.rules import Globs
 
@@ -12,11 +12,11 @@ ALWAYS_CLOSED_PATHS: Globs = (
     "**/.docker/config.json", "**/.kube/**", "**/.npmrc", "**/.pypirc",
     "**/.config/gcloud/**", "**/.config/gh/**", "/proc/**", "/sys/**", "/dev/**", "/etc/shadow", "/etc/gshadow",
 )  # fmt: skip
-"""Never opened for an agent, whatever its scope says; Retinue's own home is added at run time."""
+"""Paths that no agent may open; Retinue's own home is added at run time."""
 
 GUARDED_PATHS: Globs = (
     "**/.git", "**/.github/workflows/**", "**/.gitlab-ci.yml", "**/.circleci/**", "**/.husky/**", "**/.githooks/**",
     "**/.vscode/**", "**/.idea/**", "**/.zed/**", "**/.devcontainer/**", "**/.envrc", "**/.mcp.json",
     "**/.claude/**", "**/.cursor/**", "**/.codex/**", "**/.gemini/**", "**/.retinue/**",
 )  # fmt: skip
-"""Readable, but each change needs its own approval, because other programs act on these files."""
+"""Paths that are readable, but need approval for every change, because other programs execute or trust them."""

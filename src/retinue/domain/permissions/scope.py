@@ -31,7 +31,7 @@ from retinue.domain.tmp_paths import TMP, is_named_tmp_path, is_under_tmp, witho
 from retinue.domain.watch import INTERJECT_TOOL
 
 DEFAULT_DENIED_PATHS: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
-"""Paths a child is denied unless its requester says otherwise."""
+"""Paths that a child is denied by default."""
 
 DEFAULT_WRITABLE_PATHS: Globs = (f"{TMP}/**",)
 """The agent's private /tmp, a folder that no other agent sees."""
@@ -149,7 +149,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         return IN_SCOPE
 
     def _check_exit_tool(self, name: str) -> Verdict:
-        """Check an exit tool; it touches nothing, so no ceiling applies."""
+        """Check an exit tool; it accesses nothing, so no ceiling applies."""
         if name in self.exit_tools:
             return Verdict(ok=True, rule="an exit tool of this agent")
         return Verdict(ok=False, rule="only for agents whose definition lists it in exits")
@@ -184,7 +184,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         return Verdict(ok=True, rule=verdict.rule)
 
     def with_skills(self, skills: Iterable[Skill]) -> Self:
-        """Return the scope with those of the skills that it may have."""
+        """Return the scope with the skills that `check_skill` allows."""
         return replace(self, available_skills=tuple(each for each in skills if self.check_skill(each).ok))
 
     def check_plugin_exposed(self, plugin: str) -> Verdict:
@@ -245,7 +245,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     def is_private_tmp(self, name: str) -> bool:
         """Return True if a path is in the agent's own /tmp.
 
-        Not in it: a workspace below /tmp, or a path below /tmp that a pattern names.
+        A workspace below /tmp and paths below /tmp that a pattern names are not.
         """
         return (
             bool(self.tmp_folder)
@@ -290,15 +290,15 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         return None
 
     def check_command(self, text: str) -> Verdict:
-        """Check whether a command may run at all; where it runs and what it reaches is the sandbox's task."""
+        """Check whether a command may run at all; the sandbox enforces what it can access."""
         if hit := shell_commands.denied_text(text, self.shell_commands):
             return Verdict(ok=False, rule=f"shell_commands deny {hit}")
         return Verdict(ok=True, rule="nothing denies it")
 
     def is_guarded(self, real_path: str) -> bool:
-        """Return True if other programs act on the file, so that wide patterns do not allow writing it.
+        """Return True if other programs act on the file, so that a broad pattern does not allow writing it.
 
-        Only a pattern that names the place itself does.
+        Only a pattern that names the guarded path itself allows it.
         """
         if first_match(self.guarded_paths, real_path, ignore_case=True) is None or self.is_private_tmp(
             real_path
@@ -411,5 +411,5 @@ def _short_hash(text: str) -> str:
 
 @lru_cache(maxsize=64)
 def _patterns_hash(patterns: Globs) -> str:
-    """Hash the patterns, cached: they are hundreds and the same for nearly every scope."""
+    """Hash the patterns; cached, because there are many and nearly all scopes have the same."""
     return _short_hash(json.dumps(patterns))

@@ -1,4 +1,4 @@
-"""Build the scope of a session from its definition, its situation and the operator's policy."""
+"""Build the scope of a session from its definition, its own facts and the operator's policy."""
 
 from collections import deque
 
@@ -26,7 +26,7 @@ class ScopeInputs(Struct, frozen=True, kw_only=True):
     max_depth: int = MAX_CONFIGURABLE_DEPTH
     """Maximum depth of any session."""
     is_leaf: bool = False
-    """The session does one task itself and cannot start others."""
+    """The session cannot start others."""
     is_watcher: bool = False
     ceilings: tuple[Ceiling, ...] = ()
     """Ceilings of the parents, outermost first."""
@@ -51,8 +51,8 @@ def build_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy = Oper
 def _compute_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy) -> Scope:
     """Compute the scope.
 
-    Without paths in the definition the scope is the workspace, but nothing for a child: a child's paths were
-    written into its preset, and a preset that lost them must not gain rights.
+    A definition without paths gives access to the workspace, but gives a child no access: a child's paths were
+    written into its preset, and removing them there must not add rights.
     """
     root, paths, ceiling = (
         inputs.root,
@@ -128,17 +128,17 @@ def _resolve_ceiling_paths(ceiling: Ceiling, root: str) -> Ceiling:
 def inherited_ceiling(agent: Agent, scope: Scope, *, set_by: str) -> Ceiling:
     """Return the maximum rights a session passes on to the sessions it starts.
 
-    That is its definition's ceiling, else the paths it has itself, and none if it lost them. Its own tool
-    list binds only itself: an agent with few tools may still delegate.
+    These are its definition's ceiling, else its own paths, or no paths if its preset lost them. Its tool list
+    is not passed on: an agent with few tools may delegate to one with more.
     """
-    stated = parse_ceiling(agent.ceiling, set_by=set_by, root=scope.root)
-    states_writable = agent.ceiling is not None and agent.ceiling.get("writable") is not None
+    own_ceiling = parse_ceiling(agent.ceiling, set_by=set_by, root=scope.root)
+    sets_writable = agent.ceiling is not None and agent.ceiling.get("writable") is not None
     return replace(
-        stated,
-        read=_configured_patterns(scope, scope.read) if stated.read is None else stated.read,
-        write=_configured_patterns(scope, scope.write) if stated.write is None else stated.write,
-        deny=(*scope.deny, *(each for each in stated.deny if each not in scope.deny)),
-        writable=stated.writable if states_writable else scope.writable,
+        own_ceiling,
+        read=_configured_patterns(scope, scope.read) if own_ceiling.read is None else own_ceiling.read,
+        write=_configured_patterns(scope, scope.write) if own_ceiling.write is None else own_ceiling.write,
+        deny=(*scope.deny, *(each for each in own_ceiling.deny if each not in scope.deny)),
+        writable=own_ceiling.writable if sets_writable else scope.writable,
     )
 
 

@@ -1,6 +1,6 @@
-"""Shell commands: which of them need no approval.
+"""Shell commands that need no approval.
 
-Command text is never a boundary, the sandbox is. These globs only avoid questions.
+The sandbox enforces the boundary, never the text of a command: these globs only save approvals.
 """
 
 import re
@@ -49,7 +49,7 @@ def check_preapproved(
 ) -> Verdict:
     """Check whether a command needs no approval.
 
-    A pattern without a blank matches a program, one with blanks the whole line; `*` matches everything. Only
+    A pattern without a space matches the program, one with spaces the whole line; `*` matches everything. Only
     a line of one program, found by its bare name, and plain words can match. `names_by_path` maps programs'
     paths to the names that patterns use for them.
     """

@@ -1,7 +1,4 @@
-"""URLs: one strict parser, and which sites the operator allows.
-
-A URL that could be read in two ways is refused, never guessed.
-"""
+"""A strict URL parser, and the sites that the operator allows. Ambiguous URLs are refused."""
 
 import re
 from collections.abc import Iterable
@@ -23,11 +20,11 @@ _MAX_HOST_CHARS = 253
 
 
 class InvalidUrl(ValueError):
-    """A sentence on what a URL must not contain."""
+    """Why a URL is invalid, as the end of a sentence about it."""
 
 
 class Url(Struct, frozen=True, kw_only=True):
-    """The URL of a page, in its only accepted form."""
+    """A parsed URL, in normal form."""
 
     scheme: str
     host: str
