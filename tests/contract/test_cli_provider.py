@@ -150,7 +150,7 @@ async def test_model_and_thinking_are_arguments_and_a_message_is_never_an_option
     thinking_args = ["-c", "model_reasoning_effort=high"]
     assert codex.argv[0] == ["exec", "--json", "--model", "gpt-x", *thinking_args, " --help"]
     assert codex.argv[1][-1] == "nul \ufffd and a lone ? one"
-    with pytest.raises(ModelFailed, match="put it into a file"):
+    with pytest.raises(ModelFailed, match="Put it into a file"):
         await codex.send("x" * 130_000)
 
 
@@ -255,12 +255,12 @@ FAILURES: dict[str, tuple[str, ScriptedProcess, Reason, str]] = {
         "claude-cli", ScriptedProcess(lines=[{"type": "result", "subtype": "error_max_turns"}]), Reason.PROVIDER, "error_max_turns",
     ),
     "no final line": (
-        "claude-cli", ScriptedProcess(lines=claude_output("half")[:-1], exit_code=0), Reason.INCOMPLETE, "before its turn was over",
+        "claude-cli", ScriptedProcess(lines=claude_output("half")[:-1], exit_code=0), Reason.INCOMPLETE, "before its turn was complete",
     ),
     "a crash with a message on stderr": (
-        "codex-cli", ScriptedProcess(exit_code=101, stderr_tail="thread 'main' panicked"), Reason.INCOMPLETE, "exit code 101.*panicked",
+        "codex-cli", ScriptedProcess(exit_code=101, stderr_tail="thread 'main' panicked"), Reason.INCOMPLETE, "exited with code 101.*panicked",
     ),
-    "killed by a signal": ("pi-cli", ScriptedProcess(exit_code=None), Reason.INCOMPLETE, "ended from outside"),
+    "killed by a signal": ("pi-cli", ScriptedProcess(exit_code=None), Reason.INCOMPLETE, "was killed"),
     "a failed turn": (
         "codex-cli", ScriptedProcess(lines=[{"type": "turn.failed", "error": {"message": "429 Too Many Requests"}}], exit_code=1),
         Reason.RATE_LIMITED, "429",
@@ -300,7 +300,7 @@ async def test_unexpected_output_lines_are_skipped(tmp_path: Path):
     reply = await conversation.send("hello")
     assert reply.text == "fine"
     assert [call.result for step in reply.steps for call in step.tool_calls] == [
-        "No result: the program ended before it told one."
+        "No result: the program ended before it reported one."
     ]
     assert "".join(delta.thinking for delta in conversation.deltas) == "hm"
 

@@ -361,7 +361,7 @@ async def test_a_request_is_sent_again_when_its_reused_connection_closes_at_once
 async def test_a_request_is_not_sent_again_when_its_reused_connection_closes_after_the_retry_time():
     async with run_server(drop_second_request) as server, open_client(server.url, reuse_retry_s=0) as client:
         assert await post(client) == (200, b"ok")
-        with pytest.raises(ResponseError, match="broke the connection before it answered"):
+        with pytest.raises(ResponseError, match="closed the connection before it responded"):
             await post(client)
         assert len(server.requests) == 2
 
@@ -369,7 +369,7 @@ async def test_a_request_is_not_sent_again_when_its_reused_connection_closes_aft
 async def test_a_failed_request_on_a_reused_connection_is_sent_again_only_once():
     async with run_server(drop_second_request, drop_request) as server, open_client(server.url) as client:
         assert await post(client) == (200, b"ok")
-        with pytest.raises(ResponseError, match="broke the connection before it answered"):
+        with pytest.raises(ResponseError, match="closed the connection before it responded"):
             await post(client)
         assert len(server.requests) == 3
 
@@ -377,14 +377,14 @@ async def test_a_failed_request_on_a_reused_connection_is_sent_again_only_once()
 async def test_a_request_is_not_sent_again_once_its_response_has_begun():
     async with run_server(respond_with(OK, b"H")) as server, open_client(server.url) as client:
         assert await post(client) == (200, b"ok")
-        with pytest.raises(ResponseError, match="broke the connection in the middle of its answer"):
+        with pytest.raises(ResponseError, match="closed the connection in the middle of its response"):
             await post(client)
         assert len(server.requests) == 2
 
 
 async def test_a_request_on_a_new_connection_that_breaks_is_not_sent_again():
     async with run_server(drop_request) as server, open_client(server.url) as client:
-        with pytest.raises(ResponseError, match="before it answered"):
+        with pytest.raises(ResponseError, match="before it responded"):
             await post(client)
         assert len(server.requests) == 1
 
@@ -430,7 +430,7 @@ async def test_closing_the_client_closes_idle_connections_and_fails_running_requ
         assert await read_body(completed) == b"ok"
         completed.release()
         await client.close()
-        with pytest.raises(ResponseError, match="before it answered"):
+        with pytest.raises(ResponseError, match="before it responded"):
             await request
         assert (completed.is_closing, server.connections) == (True, 2)
 
@@ -443,7 +443,7 @@ async def test_a_response_cut_by_closing_the_client_is_an_error():
         connection = await client.post({}, [b"{}"])
         assert await connection.read() == b"ha"
         await client.close()
-        with pytest.raises(ResponseError, match="in the middle of its answer"):
+        with pytest.raises(ResponseError, match="in the middle of its response"):
             await connection.read()
         connection.release()
 
@@ -501,9 +501,15 @@ SWITCHED_PROTOCOLS: Mapping[str, bytes] = {
     "with a second response": b"HTTP/1.1 101 Switching\r\n\r\n" + OK,
 }
 INVALID_RESPONSES: Mapping[str, tuple[bytes, str]] = {
-    "no HTTP": (b"SSH-2.0-OpenSSH_9\r\n\r\n", "did not answer in HTTP: 'SSH-2.0-OpenSSH_9'"),
-    "RTSP": (b"RTSP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", "did not answer in HTTP: 'RTSP/1.0 200 OK'"),
-    "ICE": (b"\r\nICE/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", "did not answer in HTTP: 'ICE/1.0 200 OK'"),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9\r\n\r\n", "did not send an HTTP response: 'SSH-2.0-OpenSSH_9'"),
+    "RTSP": (
+        b"RTSP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        "did not send an HTTP response: 'RTSP/1.0 200 OK'",
+    ),
+    "ICE": (
+        b"\r\nICE/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        "did not send an HTTP response: 'ICE/1.0 200 OK'",
+    ),
     "HTTP/2": (b"HTTP/2 200\r\n\r\n", "sent an invalid response: Expected dot"),
     "HTTP/2.0": (
         b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
@@ -588,34 +594,37 @@ INVALID_RESPONSES: Mapping[str, tuple[bytes, str]] = {
     ),
     "a chunk that never arrives": (
         CHUNKED + b"1%015x\r\nok\r\n0\r\n\r\n" % 2,
-        "broke the connection in the middle of its answer",
+        "closed the connection in the middle of its response",
     ),
     "an endless chunk size": (
         CHUNKED + b"0" * 3 * MAX_HEAD_BYTES,
-        "sent more than 65,536 bytes around its body",
+        "sent more than 65,536 bytes of chunk sizes and trailers",
     ),
     "an endless chunk extension": (
         CHUNKED + b"2;" + b"x" * 3 * MAX_HEAD_BYTES,
-        "sent more than 65,536 bytes around its body",
+        "sent more than 65,536 bytes of chunk sizes and trailers",
     ),
     "endless trailers": (
         CHUNKED + b"0\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES,
-        "sent more than 65,536 bytes around its body",
+        "sent more than 65,536 bytes of chunk sizes and trailers",
     ),
     "an endless trailer": (
         CHUNKED + b"0\r\nX: " + b"y" * 3 * MAX_HEAD_BYTES,
-        "sent more than 65,536 bytes around its body",
+        "sent more than 65,536 bytes of chunk sizes and trailers",
     ),
     "no trailer": (CHUNKED + b"0\r\nnothing\r\n\r\n", "sent an invalid response: Invalid header token"),
-    "half a head": (HEAD + b"Content-Le", "broke the connection in the middle of its answer"),
+    "half a head": (HEAD + b"Content-Le", "closed the connection in the middle of its response"),
     "an interim response alone": (
         b"HTTP/1.1 100 Continue\r\n\r\n",
-        "broke the connection in the middle of its answer",
+        "closed the connection in the middle of its response",
     ),
-    "half a body": (OK[:-1], "broke the connection in the middle of its answer"),
-    "half a chunk": (CHUNKED + b"3\r\nok", "broke the connection in the middle of its answer"),
-    "no last chunk": (CHUNKED + b"2\r\nok\r\n", "broke the connection in the middle of its answer"),
-    "half a last chunk": (CHUNKED + b"2\r\nok\r\n0\r\n", "broke the connection in the middle of its answer"),
+    "half a body": (OK[:-1], "closed the connection in the middle of its response"),
+    "half a chunk": (CHUNKED + b"3\r\nok", "closed the connection in the middle of its response"),
+    "no last chunk": (CHUNKED + b"2\r\nok\r\n", "closed the connection in the middle of its response"),
+    "half a last chunk": (
+        CHUNKED + b"2\r\nok\r\n0\r\n",
+        "closed the connection in the middle of its response",
+    ),
 }
 NEWLY_REFUSED_RESPONSES: Mapping[str, tuple[bytes, str]] = {
     "a folded header": (
@@ -1051,7 +1060,9 @@ def test_os_errors_are_described_in_words():
         describe_os_error(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)"))
         == "Connection refused"
     )
-    assert describe_os_error(ConnectionResetError()) == "no TLS came about: the server hung up"
+    assert (
+        describe_os_error(ConnectionResetError()) == "TLS handshake failed: the server closed the connection"
+    )
     assert (
         describe_os_error(ConnectionResetError(104, "Connection reset by peer")) == "Connection reset by peer"
     )
@@ -1088,7 +1099,7 @@ async def test_a_server_without_tls_is_reported_as_unreachable():
         run_server(send_plain_text) as server,
         open_client(server.url.replace("http:", "https:")) as client,
     ):
-        with pytest.raises(Unreachable, match="no TLS came about: wrong version number"):
+        with pytest.raises(Unreachable, match="TLS handshake failed: wrong version number"):
             await post(client)
 
 
@@ -1097,7 +1108,7 @@ async def test_a_server_that_closes_during_the_tls_handshake_is_reported_as_unre
         await conn.reader.read(1)
 
     async with run_server(hang_up) as server, open_client(server.url.replace("http:", "https:")) as client:
-        with pytest.raises(Unreachable, match="no TLS came about: the server hung up"):
+        with pytest.raises(Unreachable, match="TLS handshake failed: the server closed the connection"):
             await post(client)
 
 
@@ -1176,10 +1187,10 @@ async def test_an_untrusted_certificate_is_a_provider_error(tmp_path: Path):
         (
             b"HTTP/1.1 401 No\r\nContent-Length: 9\r\n\r\nhalf",
             "auth",
-            "refused the key (HTTP 401): check SOME_KEY",
+            "rejected the API key (HTTP 401). Check SOME_KEY",
         ),
-        (b"", "incomplete", "broke the connection before it answered"),
-        (b"a-secret\r\n\r\n", "incomplete", "did not answer in HTTP: '[key]'"),
+        (b"", "incomplete", "closed the connection before it responded"),
+        (b"a-secret\r\n\r\n", "incomplete", "did not send an HTTP response: '[key]'"),
         (
             b"HTTP/1.1 400 Bad\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b",
             "provider",
@@ -1188,7 +1199,7 @@ async def test_an_untrusted_certificate_is_a_provider_error(tmp_path: Path):
         (
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b",
             "provider",
-            "answered packed (gzip), which was not asked for",
+            "sent a compressed response (gzip), which was not requested",
         ),
         (
             b"HTTP/1.1 503\r\nContent-Length: 0\r\n\r\n",
@@ -1216,7 +1227,7 @@ async def test_a_wrong_response_is_a_provider_error_with_its_cause(
 @pytest.mark.parametrize(
     ("response", "reason", "gate", "seconds", "message"),
     [
-        (b"401 No\r\n\r\n{}", "auth", False, None, "refused the key (HTTP 401): check SOME_KEY"),
+        (b"401 No\r\n\r\n{}", "auth", False, None, "rejected the API key (HTTP 401). Check SOME_KEY"),
         (
             b"429 Busy\r\nRetry-After: 7\r\nContent-Length: 99\r\n\r\n",
             "rate_limited",

@@ -306,7 +306,7 @@ from retinue.providers.local.model_process import ModelProcess
 from retinue.testing.local_model import local_model_command
 from pathlib import Path
 async def main():
-    async for _ in ModelProcess(local_model_command(Path({str(plan)!r}))).generate_text({{"prompt": "x", "most": 1}}, "", lambda part: None): pass
+    async for _ in ModelProcess(local_model_command(Path({str(plan)!r}))).generate_text({{"prompt": "x", "max_tokens": 1}}, "", lambda part: None): pass
     print("asked", flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())

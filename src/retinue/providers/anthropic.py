@@ -309,7 +309,7 @@ class _MessageReader:
     def _read_message(self, data: bytes) -> None:
         event = self._decode_event(data)
         if event.type != "message" or event.content is None:
-            raise provider_error("the model's server sent a document that is no message", INCOMPLETE)
+            raise provider_error("the model's server sent a document that is not a message", INCOMPLETE)
         self._builder.model = event.model or ""
         self._merge_usage(event.usage)
         for index, part in enumerate(event.content):
@@ -318,7 +318,7 @@ class _MessageReader:
 
     def reply(self, *, sent_bytes: int) -> Reply:
         if not self.has_stop_reason:
-            raise provider_error("the model's answer broke off before its end", INCOMPLETE)
+            raise provider_error("the model's reply ended before it was complete", INCOMPLETE)
         self._builder.thinking_blocks += [
             text for block in self._blocks.values() if (text := _encode_thinking_block(block))
         ]
@@ -336,7 +336,9 @@ class _MessageReader:
         try:
             event = _EVENT_DECODER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise provider_error("the model's server sent a piece that is no message", INCOMPLETE) from error
+            raise provider_error(
+                "the model's server sent an event that is not a message", INCOMPLETE
+            ) from error
         if event.error is not None:
             raise provider_error(
                 server_failure_message(event.error.message or "", self._key),
@@ -415,7 +417,7 @@ _EVENT_METHODS: Mapping[str, Callable[[_MessageReader, _StreamEvent], None]] = {
 
 
 def _encode_thinking_block(block: _OpenBlock) -> str:
-    """Return a thinking block as JSON, to be sent back unchanged, or "" if it is none."""
+    """Return a thinking block as JSON, to be sent back unchanged, or "" if it is not one."""
     if block.part.type == "redacted_thinking" and block.part.data:
         return encode_json({"type": "redacted_thinking", "data": block.part.data}).decode()
     if block.part.type == "thinking" and block.signature:

@@ -1,4 +1,4 @@
-"""What a provider's module implements, and what it is given."""
+"""The functions that a provider's module implements, and their arguments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -123,5 +123,5 @@ def own_key_variable(model: Model) -> str:
 
 
 def own_key(model: Model, env: Mapping[str, str]) -> str:
-    """Return the key for that server, from the variable the definition names."""
+    """Return the key for the definition's own server, from the variable that the definition names."""
     return env.get(own_key_variable(model), "")

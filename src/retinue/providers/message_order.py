@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 
-NO_RESULT = "[no result of this call was kept]"
-ORPHAN_RESULT = "[result of a call that is no longer here]"
+NO_RESULT = "[the result of this call is missing]"
+ORPHAN_RESULT = "[result of a call that was removed]"
 EMPTY_RESULT = "(empty)"
 
 

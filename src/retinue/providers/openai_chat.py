@@ -247,7 +247,7 @@ class _CompletionReader:
 
     def reply(self, *, sent_bytes: int) -> Reply:
         if not self.has_stop_reason:
-            raise provider_error("the model's answer broke off before its end", INCOMPLETE)
+            raise provider_error("the model's reply ended before it was complete", INCOMPLETE)
         if self._refusals and self._stop is not StopReason.LENGTH:
             self._stop = StopReason.REFUSED
         usage = self._builder.plausible_usage(
@@ -265,7 +265,7 @@ class _CompletionReader:
             chunk = _CHUNK_DECODER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise provider_error(
-                "the model's server sent a piece that is no completion", INCOMPLETE
+                "the model's server sent an event that is not a completion", INCOMPLETE
             ) from error
         if chunk.error is None:
             return chunk
@@ -276,7 +276,7 @@ class _CompletionReader:
 
     def _set_stop_reason(self, reason: str) -> None:
         if reason == "error":
-            raise provider_error("the model's server ended its answer with an error", SERVER_ERROR)
+            raise provider_error("the model's server ended its reply with an error", SERVER_ERROR)
         self.has_stop_reason = True
         self._stop = STOP_BY_REASON.get(reason, StopReason.END)
 

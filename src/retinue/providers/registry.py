@@ -1,4 +1,4 @@
-"""Provider registry: what the rows of the provider table name, imported on first use."""
+"""Provider registry: imports the functions named in the provider table on first use."""
 
 import importlib
 import os
@@ -24,7 +24,7 @@ from retinue.providers.interface import (
 def provider_factories(
     settings: ProviderSettings, services: ProviderServices
 ) -> dict[str, Callable[[Model], Provider]]:
-    """Return a factory for each provider; its module is imported when a model of it is first used."""
+    """Return a factory for each provider; a provider's module is imported on first use."""
 
     def create_provider(model: Model) -> Provider:
         create = cast("CreateProvider", load_function(PROVIDERS[model.provider].create))
@@ -37,7 +37,7 @@ def check_model(model: Model, settings: ProviderSettings) -> None:
     """Raise BadConfig, with what to do, if the model cannot be used here."""
     spec = PROVIDERS.get(model.provider)
     if spec is None:
-        raise BadConfig(f"The driver {model.provider} of {model.full_name} is not available")
+        raise BadConfig(f"There is no provider {model.provider} for model {model.full_name}")
     if spec.check:
         cast("CheckModel", load_function(spec.check))(model, settings)
     elif spec.cli_agent is not None:
@@ -55,13 +55,13 @@ def usable_default_model(settings: ProviderSettings) -> str | None:
 
 
 def listed_models(settings: ProviderSettings) -> list[ListedModel]:
-    """Return the rows of `retinue models list`, in the order of the table: servers, then models that need none."""
+    """Return the rows of `retinue models list`: models of servers first, then the others."""
     specs = sorted(PROVIDERS.values(), key=lambda spec: spec.api is None)
     return [model for spec in specs for model in _listed_models_of(spec, settings)]
 
 
 def load_function(reference: str) -> object:
-    """Import what a row names as `module:function`."""
+    """Import a function by its reference `module:function`."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -94,15 +94,15 @@ def _listed_models_of(spec: ProviderSpec, settings: ProviderSettings) -> list[Li
         return []
     error = _default_model_error(spec, settings)
     if spec.api is None:
-        state, about = str(error or "here"), ""
+        state, about = str(error or "available"), ""
     else:
         server = settings.providers[spec.name]
         state = (
-            "key there"
+            "key is set"
             if server.api_key
             else f"at {server.base_url}"
             if error is None
             else f"no key: set {spec.api.key_variable}"
         )
-        about = "and all other models of that server"
+        about = "and all other models of this server"
     return [ListedModel(model=spec.default_model, state=state, about=about, is_usable=error is None)]

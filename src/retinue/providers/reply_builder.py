@@ -21,7 +21,7 @@ A higher count is treated as wrong.
 MAX_BLOCKS = 2 * MAX_TOOL_CALLS
 MAX_NAME_CHARS = 256
 """Longest accepted name of a tool or model."""
-_KEPT_ARGUMENT_CHARS = 2_000
+_MAX_SHOWN_ARGUMENT_CHARS = 2_000
 _CHARS_PER_TOKEN = 4
 _MAX_COUNT = 1 << 53
 
@@ -102,13 +102,13 @@ class ReplyBuilder:
         if len(self.tool_calls) < MAX_TOOL_CALLS:
             self.tool_calls.append(call)
         else:
-            self._limit_reached = f"more than {MAX_TOOL_CALLS} calls in one reply; the rest was left out"
+            self._limit_reached = f"more than {MAX_TOOL_CALLS} calls in one reply; the rest was omitted"
         return call
 
     def check_block_limit(self, blocks: int) -> None:
         """Limit the number of blocks, so that a reply of empty blocks is bounded too."""
         if blocks > MAX_BLOCKS:
-            self._limit_reached = f"more than {MAX_BLOCKS} blocks in one reply; the rest was left out"
+            self._limit_reached = f"more than {MAX_BLOCKS} blocks in one reply; the rest was omitted"
 
     def add_arguments(self, call: PartialToolCall, piece: str) -> None:
         if piece := self.truncate_to_limit(piece):
@@ -124,7 +124,9 @@ class ReplyBuilder:
         if self._limit_reached:
             stop = StopReason.LENGTH
         tool_calls = (
-            () if stop is StopReason.REFUSED else self._finish_tool_calls(is_cut=stop is StopReason.LENGTH)
+            ()
+            if stop is StopReason.REFUSED
+            else self._finish_tool_calls(is_truncated=stop is StopReason.LENGTH)
         )
         if tool_calls and stop is StopReason.END:
             stop = StopReason.TOOLS
@@ -152,10 +154,10 @@ class ReplyBuilder:
             cached=min(cached_tokens, input_tokens),
         )
 
-    def _finish_tool_calls(self, *, is_cut: bool) -> tuple[UnsavedToolCall, ...]:
+    def _finish_tool_calls(self, *, is_truncated: bool) -> tuple[UnsavedToolCall, ...]:
         last = len(self.tool_calls) - 1
         return tuple(
-            _finish_tool_call(call, is_cut=is_cut and index == last)
+            _finish_tool_call(call, is_truncated=is_truncated and index == last)
             for index, call in enumerate(self.tool_calls)
         )
 
@@ -165,7 +167,7 @@ class ReplyBuilder:
             return ""
         size = len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
         if self._size + size > MAX_REPLY_BYTES:
-            self._limit_reached = f"the reply is longer than {MAX_REPLY_BYTES:,} bytes; the rest was left out"
+            self._limit_reached = f"the reply is longer than {MAX_REPLY_BYTES:,} bytes; the rest was omitted"
             size = MAX_REPLY_BYTES - self._size
             piece = piece.encode("utf-8", "surrogatepass")[:size].decode("utf-8", "ignore")
         self._size += size
@@ -173,9 +175,9 @@ class ReplyBuilder:
 
 
 _DELTAS: Mapping[str, Callable[[str], ReplyDelta]] = {
-    "text": lambda words: ReplyDelta(text=words),
-    "thinking": lambda words: ReplyDelta(thinking=words),
-    "calling": lambda words: ReplyDelta(tool_arguments=words),
+    "text": lambda text: ReplyDelta(text=text),
+    "thinking": lambda text: ReplyDelta(thinking=text),
+    "calling": lambda text: ReplyDelta(tool_arguments=text),
 }
 
 
@@ -206,9 +208,9 @@ def _plausible_tokens(tokens: int, size: int) -> int:
     return tokens
 
 
-def _finish_tool_call(call: PartialToolCall, *, is_cut: bool) -> UnsavedToolCall:
+def _finish_tool_call(call: PartialToolCall, *, is_truncated: bool) -> UnsavedToolCall:
     if call.size > MAX_ARGUMENT_BYTES:
-        head = "".join(call.pieces)[:_KEPT_ARGUMENT_CHARS]
+        head = "".join(call.pieces)[:_MAX_SHOWN_ARGUMENT_CHARS]
         return UnsavedToolCall(
             tool=call.name,
             arguments=head,
@@ -217,11 +219,13 @@ def _finish_tool_call(call: PartialToolCall, *, is_cut: bool) -> UnsavedToolCall
     args = "".join(call.pieces)
     if not args.strip():
         return UnsavedToolCall(
-            tool=call.name, arguments="{}", invalid_reason="cut at the output limit" if is_cut else ""
+            tool=call.name,
+            arguments="{}",
+            invalid_reason="truncated at the output limit" if is_truncated else "",
         )
     problem = json_object_error(args)
     return UnsavedToolCall(
         tool=call.name,
         arguments=args,
-        invalid_reason="cut at the output limit" if is_cut and problem else problem,
+        invalid_reason="truncated at the output limit" if is_truncated and problem else problem,
     )

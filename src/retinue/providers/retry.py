@@ -112,12 +112,12 @@ class RetryingProvider:
         if key in self._providers:
             return self._providers[key]
         if self._closed:
-            raise ModelFailed(f"{model.full_name!r} was not asked: Retinue has been closed; resume the run")
+            raise ModelFailed(f"{model.full_name!r} was not called: Retinue has been closed. Resume the run")
         factory = self._factories.get(model.provider)
         if factory is None:
             names = ", ".join(sorted(self._factories))
             raise ModelFailed(
-                f"there is no driver {model.provider!r} for model {model.full_name!r}: use one of {names}",
+                f"there is no provider {model.provider!r} for model {model.full_name!r}. Use one of {names}",
                 reason=Reason.CONFIG,
             )
         try:
@@ -191,7 +191,7 @@ class _RetryState:
         if delay_s:
             self._on_delta(
                 ReplyDelta(
-                    wait_reason=f"{_WAIT_REASONS[error.reason]}, trying again in {_round_up_seconds(delay_s)} s"
+                    wait_reason=f"{_WAIT_REASONS[error.reason]}, retrying in {_round_up_seconds(delay_s)} s"
                 )
             )
         return delay_s
@@ -199,8 +199,7 @@ class _RetryState:
     def _check_retry_window(self) -> None:
         """Raise if the gate stays closed beyond the retry window.
 
-        Only a request's own rate limits and its own time count against it: rate limits of others say nothing
-        about it.
+        Only a request's own rate limits and its own time count against it: rate limits of other requests do not count.
         """
         is_too_late = (
             self._elapsed_s() + max(0.0, self._gate.closed_until - self._loop_time())
@@ -208,7 +207,7 @@ class _RetryState:
         )
         if is_too_late:
             raise ModelFailed(
-                f"the model is asked too often and took no request for {_round_up_seconds(self._elapsed_s())} s",
+                f"the model is rate limited and accepted no request for {_round_up_seconds(self._elapsed_s())} s",
                 reason=Reason.RATE_LIMITED,
             )
 
@@ -217,7 +216,7 @@ class _RetryState:
         if seconds > 0:
             self._on_delta(
                 ReplyDelta(
-                    wait_reason=f"{_WAIT_REASONS[Reason.RATE_LIMITED]}, trying again in {_round_up_seconds(seconds)} s"
+                    wait_reason=f"{_WAIT_REASONS[Reason.RATE_LIMITED]}, retrying in {_round_up_seconds(seconds)} s"
                 )
             )
 
@@ -225,7 +224,7 @@ class _RetryState:
         """Return the delay before the next attempt.
 
         Full jitter below a bound that doubles each time, and at least the server's Retry-After, which is
-        capped. A server that keeps asking for one second is called ever more rarely.
+        capped. Repeated rate limits increase the delay even if Retry-After stays at one second.
         """
         settings = self._settings
         max_delay_s = min(settings.backoff_s * 2.0 ** min(earlier_failures, 16), settings.max_backoff_s)
@@ -266,7 +265,7 @@ def _restore_tool_names(reply: Reply, request: Request) -> Reply:
 _WAIT_REASONS: Mapping[str, str] = {
     Reason.RATE_LIMITED: "rate limited",
     Reason.UNREACHABLE: "model unreachable",
-    Reason.INCOMPLETE: "the answer broke off",
+    Reason.INCOMPLETE: "the reply was incomplete",
     Reason.PROVIDER: "the model's server failed",
 }
 

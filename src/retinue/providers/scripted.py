@@ -80,9 +80,9 @@ def check_script(model: Model, _settings: ProviderSettings) -> None:
 
 
 class ScriptedProvider:
-    """Play the n-th reply of an agent's list when its conversation holds n replies already.
+    """Play the n-th reply of an agent's list when its conversation already has n replies.
 
-    Nothing is stored, so a session resumed by any process continues where it stopped.
+    No state is stored, so a session resumed by any process continues where it stopped.
 
     The file is a list of replies for any agent, or an object from agent names to such lists, where `*` stands
     for every other agent. Instead of a list there may be {"replies": […], "loop": true}.
@@ -116,9 +116,9 @@ class ScriptedProvider:
     def _next_reply(self, request: Request) -> ScriptedReply:
         script = self._replies_by_agent.get(request.agent_name) or self._replies_by_agent.get(ANY_AGENT)
         if script is None:
-            names = ", ".join(sorted(self._replies_by_agent)) or "nobody"
+            names = ", ".join(sorted(self._replies_by_agent)) or "no agent"
             raise ModelFailed(
-                f"{self._path} has no replies for {request.agent_name}: it knows {names}",
+                f"{self._path} has no replies for {request.agent_name}, only for {names}",
                 reason=Reason.CONFIG,
             )
         reply_count = sum(
@@ -126,8 +126,8 @@ class ScriptedProvider:
         )
         if reply_count >= len(script.replies) and not (script.loop and script.replies):
             raise ModelFailed(
-                f"{self._path} holds {len(script.replies)} replies for {request.agent_name}, and all are used: "
-                "add more, or set loop",
+                f"{self._path} has {len(script.replies)} replies for {request.agent_name}, and all were used. "
+                "Add more, or set loop",
                 reason=Reason.CONFIG,
             )
         reply = script.replies[reply_count % len(script.replies)]
@@ -142,7 +142,7 @@ def _load_script(path: str) -> Mapping[str, AgentScript]:
     try:
         value: Any = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadConfig(f"the script {path} is not JSON: {error}") from error
+        raise BadConfig(f"the script {path} is not valid JSON: {error}") from error
     if isinstance(value, list):
         return {ANY_AGENT: _parse_replies(path, "", cast("list[Any]", value))}
     if not isinstance(value, dict):
@@ -158,7 +158,7 @@ def _parse_replies(path: str, suffix: str, value: Any) -> AgentScript:
     try:
         script: AgentScript | _ReplyList = msgspec.convert(value, expected_type)
     except msgspec.ValidationError as error:
-        raise BadConfig(f"the script {path} has a wrong reply{suffix}: {error}") from error
+        raise BadConfig(f"the script {path} has an invalid reply{suffix}: {error}") from error
     script = script if isinstance(script, AgentScript) else AgentScript(replies=script)
     for index, reply in enumerate(script.replies):
         if isinstance(reply, ScriptedReply):

@@ -147,10 +147,10 @@ class StreamWatchdog:
         timeouts = self._timeouts
         limits = (
             (self._started_at + timeouts.total_s, f"the model took more than {timeouts.total_s:g} s", False),
-            (self._last_byte_at + timeouts.idle_s, f"the model was silent for {timeouts.idle_s:g} s", True),
+            (self._last_byte_at + timeouts.idle_s, f"the model sent no data for {timeouts.idle_s:g} s", True),
             (
                 self._last_output_at + timeouts.progress_s,
-                f"the model said nothing for {timeouts.progress_s:g} s",
+                f"the model produced no output for {timeouts.progress_s:g} s",
                 True,
             ),
         )

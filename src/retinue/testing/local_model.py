@@ -42,7 +42,7 @@ def main(plan_path: str) -> None:
         log_file.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     if plan.get("broken"):
-        _write_line(broken=plan["broken"])
+        _write_line(load_error=plan["broken"])
         return
     _write_line(loading=1.0)
     _write_line(ready=True)

@@ -74,7 +74,7 @@ def _read_result(event: Mapping[str, Any], builder: CliReplyBuilder) -> None:
     result_text = str(event.get("result") or "")
     subtype = str(event.get("subtype") or "")
     if event.get("is_error") is True or subtype.startswith("error"):
-        builder.error = result_text or content_text(event.get("errors")) or subtype or "it does not say why"
+        builder.error = result_text or content_text(event.get("errors")) or subtype or "no error message"
     builder.final_text = result_text or None
     builder.is_finished = True
 
@@ -89,7 +89,7 @@ def _content_blocks(message: Any) -> list[Mapping[str, Any]]:
 def _build_home_files(home_settings: HomeSettings) -> Mapping[str, str]:
     """Return the home files; inside the sandbox, claude's own permission prompts are turned off.
 
-    They could only be answered with no.
+    Nobody could answer them.
     """
     settings: dict[str, Any] = {"includeCoAuthoredBy": False}
     if home_settings.is_sandboxed:

@@ -44,7 +44,7 @@ def _read_event(event: Mapping[str, Any], builder: CliReplyBuilder) -> None:
         )
         builder.is_finished = True
     elif kind == "turn.failed":
-        builder.error = content_text(as_object(event.get("error")).get("message")) or "it does not say why"
+        builder.error = content_text(as_object(event.get("error")).get("message")) or "no error message"
         builder.is_finished = True
     elif kind == "error":
         # codex retries after some of these: the end of the turn tells whether it failed.

@@ -36,12 +36,12 @@ def resolve_credentials(
 
     Args:
         user_env: the user's environment variables.
-        configured_urls: by vendor, where the user's models are served if not at the vendor's.
+        configured_urls: base URLs that differ from the vendor's, by vendor.
     """
     base_url = str(settings.get("base_url") or settings.get("baseUrl") or "")
     variable = str(settings.get("api_key_env") or settings.get("apiKeyEnv") or "")
     if base_url and not protocol.vendor:
-        raise BadConfig("pi knows its servers by names of its own: it takes `hosts`, and no `base_url`")
+        raise BadConfig("pi does not support `base_url`. Use `hosts`")
     if base_url or variable:
         env = {protocol.key_variable or variable: user_env[variable]} if user_env.get(variable) else {}
     else:
@@ -78,7 +78,7 @@ def _server_address(url: str) -> tuple[set[str], set[int]]:
         parts = urlsplit(url)
         port = parts.port or (HTTPS_PORT if parts.scheme == "https" else HTTP_PORT)
     except ValueError as error:
-        raise BadConfig(f"{url!r} is not an address: write it as https://host/path") from error
+        raise BadConfig(f"{url!r} is not a valid URL. Write it as https://host/path") from error
     host = parts.hostname or ""
     return (set[str](), {port}) if host in LOOPBACK else ({f"{host}:{port}"}, set[int]())
 

@@ -66,7 +66,7 @@ def _read_message(message: Mapping[str, Any], builder: CliReplyBuilder) -> None:
     blocks: list[Any] = content if isinstance(content, list) else []  # pyright: ignore[reportUnknownVariableType]  (the program's JSON)
     builder.add_message(content_text([each for each in blocks if as_object(each).get("type") == "text"]))
     failed = message.get("stopReason") in ("error", "aborted")
-    builder.error = (str(message.get("errorMessage") or "") or "it does not say why") if failed else ""
+    builder.error = (str(message.get("errorMessage") or "") or "no error message") if failed else ""
 
 
 def _build_home_files(home_settings: HomeSettings) -> Mapping[str, str]:

@@ -56,7 +56,7 @@ class CliProtocol(Struct, frozen=True, kw_only=True):
     key_variable: str = ""
     """The environment variable the program reads its key from."""
     base_env: Mapping[str, str]
-    """Variables that turn off what was not asked for: updates and telemetry."""
+    """Variables that turn off updates and telemetry."""
     sandboxed_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """More variables for when the sandbox restricts the program."""
     credential_variables: Mapping[str, tuple[str, str]]

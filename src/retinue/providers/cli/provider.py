@@ -85,7 +85,7 @@ class CliProvider:
         self._credentials = credentials
         self._redact = redact
         self._startup_args: tuple[str, ...] = ()
-        """Arguments that the program turned out to need to start here."""
+        """Additional arguments without which the program did not start."""
 
     async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
         scope = request.scope or Scope()
@@ -175,7 +175,7 @@ class CliProvider:
         return os.path.normpath(os.path.join(root, self._launch_options.workdir))  # noqa: PTH118
 
     def _find_startup_fix(self, builder: CliReplyBuilder, process_exit: ProcessExit) -> tuple[str, ...]:
-        """Return the arguments that a program asked for when it refused to start."""
+        """Return the arguments named in the error of a program that refused to start."""
         if process_exit.exit_code in (0, None) or not builder.has_no_output or self._startup_args:
             return ()
         return next(
@@ -224,13 +224,15 @@ class CliProvider:
         )
         if not builder.error and not builder.is_finished:
             outcome = (
-                "was ended from outside"
+                "was killed"
                 if process_exit.exit_code is None
-                else f"ended with exit code {process_exit.exit_code}"
+                else f"exited with code {process_exit.exit_code}"
             )
-            explanation = f": {sanitize_server_text(cause)}" if cause.strip() else ", and does not say why"
+            explanation = f": {sanitize_server_text(cause)}" if cause.strip() else ", with no error message"
             reason = Reason.INCOMPLETE if reason is Reason.PROVIDER else reason
-            return ProviderError(f"{binary} {outcome} before its turn was over{explanation}", reason=reason)
+            return ProviderError(
+                f"{binary} {outcome} before its turn was complete{explanation}", reason=reason
+            )
         details = (
             f" ({sanitize_server_text(process_exit.stderr_tail)})"
             if builder.error and process_exit.stderr_tail.strip()
@@ -239,18 +241,18 @@ class CliProvider:
         if reason is Reason.AUTH:
             keys = ", ".join(list(self._protocol.credential_variables)[:3])
             details += (
-                f"; logins of your own home are not seen here: set one of {keys} where Retinue is started"
+                f". Logins in your home folder are not used. Set one of {keys} in the environment of Retinue"
             )
         return ProviderError(f"{binary} failed: {sanitize_server_text(cause)}{details}", reason=reason)
 
 
 def _as_argument(text: str) -> str:
-    """Return the text as one argument that is not taken for an option."""
+    """Return the text as one argument that is not parsed as an option."""
     encoded = text.replace("\0", "\ufffd").encode("utf-8", "replace")
     if len(encoded) > MAX_MESSAGE_BYTES:
         raise ModelFailed(
-            f"the message is {len(encoded):,} bytes long, and a program takes {MAX_MESSAGE_BYTES:,} at most: "
-            "put it into a file of the workspace and name that",
+            f"the message is {len(encoded):,} bytes long; the limit is {MAX_MESSAGE_BYTES:,}. "
+            "Put it into a file in the workspace and name the file",
             reason=Reason.CONFIG,
         )
     return f" {encoded.decode()}" if encoded.startswith(b"-") else encoded.decode()

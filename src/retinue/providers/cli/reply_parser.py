@@ -15,7 +15,7 @@ MAX_REPORTED_RESULT_CHARS = 8_000
 """Characters of one call's result kept in the transcript; the program has read all of it."""
 MAX_ARGUMENT_CHARS = 16_000
 MAX_TEXT_CHARS = 2_000_000
-MISSING_RESULT = "No result: the program ended before it told one."
+MISSING_RESULT = "No result: the program ended before it reported one."
 
 
 class CliReplyBuilder:
@@ -40,7 +40,7 @@ class CliReplyBuilder:
         self.error = ""
         """Why the turn failed, in the program's own words."""
         self.last_warning = ""
-        """The last error reported on the way, whether it was recovered from or not."""
+        """The last error reported during the turn, recovered or not."""
         self.is_finished = False
         """The program reported the end of its turn; without that there is no reply."""
         self.final_text: str | None = None
@@ -157,7 +157,7 @@ def content_text(content: Any) -> str:
 
 
 def as_object(value: Any) -> Mapping[str, Any]:
-    """Return a JSON object, or an empty one if it is none."""
+    """Return a JSON object, or an empty one if it is not an object."""
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]  (a program's own JSON)
 
 

@@ -12,18 +12,16 @@ from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResu
 
 STATE_KEY = "program"
 MAX_HISTORY_CHARS = 60_000
-"""Characters of earlier messages that are given to a program without session state."""
+"""Characters of earlier messages that are passed to a program without session state."""
 MAX_ENTRY_CHARS = 2_000
 """Characters of one call's arguments or result in that history."""
-HISTORY_INTRO = "This conversation began before you came to it. What was said and done in it so far:"
-CONTINUE_PROMPT = (
-    "Go on from there. Nothing of it is to be done again unless you are asked to. What is said to you now:"
-)
-OMITTED_MARKER = "[what came before this is left out]"
+HISTORY_INTRO = "This conversation began before you joined it. Its history:"
+CONTINUE_PROMPT = "Continue from here. Do not repeat earlier steps unless asked to. The new message:"
+OMITTED_MARKER = "[earlier history omitted]"
 
 
 class StateLocation(Struct, frozen=True, kw_only=True):
-    """Where a program's session state lies; it is found again only there."""
+    """Where a program's session state was created; it can be resumed only there."""
 
     program: str
     session: str
@@ -39,7 +37,7 @@ class ResumePlan(Struct, frozen=True, kw_only=True):
 
 
 def plan_resume(entries: Sequence[Entry], location: StateLocation) -> ResumePlan:
-    """Resume the program's own session only if the transcript still has what the program knew."""
+    """Plan to resume the program's own session if the transcript still has everything the program knew."""
     last_reply = _last_reply_index(entries)
     new_entries = entries[last_reply + 1 :]
     if last_reply >= 0 and (conversation_id := _find_conversation_id(entries[: last_reply + 1], location)):
@@ -68,7 +66,7 @@ def encode_session_state(
     """Encode the state stored with a reply.
 
     It holds the conversation id and a hash of everything the program knew. `reply_texts` are the texts of the
-    reply as they will stand in the transcript.
+    reply as stored in the transcript.
     """
     first_id = entries[0].id if entries else ""
     texts = [*_hashed_texts(entries), *(f"agent {text}" for text in reply_texts)]

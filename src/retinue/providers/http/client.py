@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Connections to one server, opened on use. Raises InvalidServerUrl for a URL that is none."""
+    """Connections to one server, opened on use. Raises InvalidServerUrl for an invalid URL."""
 
     def __init__(
         self,
@@ -360,7 +360,7 @@ async def _send_or_abort(
 
 
 def _register_poll(raw_socket: socket.socket) -> select.poll:
-    """Return a poll object that tells at once whether input, including end of file, has arrived."""
+    """Return a poll object that reports whether input, including end of file, has arrived."""
     poll = select.poll()
     poll.register(raw_socket, select.POLLIN)
     return poll

@@ -119,14 +119,14 @@ class Connector:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Describe an OS error for a person."""
+    """Describe an OS error in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"no TLS came about: {(error.reason or str(error)).replace('_', ' ').lower()}"
+        return f"TLS handshake failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
     if isinstance(error, ConnectionResetError) and error.errno is None:
         # asyncio raises this when the server closes the connection in order during the TLS handshake.
-        return "no TLS came about: the server hung up"
+        return "TLS handshake failed: the server closed the connection"
     if isinstance(error, socket.gaierror) or error.errno is None:
         return error.strerror or str(error) or type(error).__name__
     return os.strerror(error.errno)

@@ -1,6 +1,6 @@
 """The HTTP transport of an MCP server: posts messages and reads the messages sent in response.
 
-Lives beside the model providers because only they may import an HTTP library.
+It is part of `providers` because only that package may import an HTTP library.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ CLOSE_TIMEOUT_S = 2.0
 _OK, _ACCEPTED = 200, 202
 _SESSION_HEADER = "Mcp-Session-Id"
 _STATUS_MESSAGES: Mapping[int, str] = {
-    401: "it wants a key, or another one (bearer_env, headers)",
-    403: "it does not let us in (bearer_env, headers)",
-    404: "there is nothing at that address",
-    405: "it takes no messages at that address",
-    429: "it is asked too often",
+    401: "it requires a valid key (bearer_env, headers)",
+    403: "access is denied (bearer_env, headers)",
+    404: "there is no server at this URL",
+    405: "it accepts no messages at this URL",
+    429: "it limits the rate of requests",
 }
 
 
@@ -49,7 +49,7 @@ class StreamableHttpTransport:
 
         Raises:
             NotFound: the server has ended the session.
-            Failed: the server cannot be reached or answers wrongly.
+            Failed: the server cannot be reached or sends an invalid response.
         """
         had_session, self._protocol_version = bool(self._session_id), protocol_version
         try:
@@ -59,12 +59,12 @@ class StreamableHttpTransport:
                 self._session_id = response.headers.get(_SESSION_HEADER, self._session_id)
                 if response.status == 404 and had_session:  # noqa: PLR2004  (the protocol's status for a session that has ended)
                     self._session_id = ""
-                    raise NotFound(f"{self._url} has forgotten us")
+                    raise NotFound(f"{self._url} has ended the session")
                 _check_status(self._url, response)
                 async for each in _read_messages(self._url, response):
                     yield each
         except (aiohttp.InvalidURL, UnicodeError) as error:
-            raise Failed(f"{self._url} is no address that can be reached") from error
+            raise Failed(f"{self._url} is not a valid URL") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Failed(f"{self._url} cannot be reached: {str(error) or type(error).__name__}") from error
 
@@ -111,8 +111,8 @@ def _check_status(url: str, response: aiohttp.ClientResponse) -> None:
     if response.status in (_OK, _ACCEPTED):
         return
     if 300 <= response.status < 400:  # noqa: PLR2004  (a redirect)
-        raise Failed(f"{url} leads elsewhere: write the address that it leads to")
-    explanation = _STATUS_MESSAGES.get(response.status, "it does not answer as an MCP server does")
+        raise Failed(f"{url} redirects, and redirects are not followed. Use the URL that it redirects to")
+    explanation = _STATUS_MESSAGES.get(response.status, "this is not an MCP response")
     raise Failed(f"{url} answered with status {response.status}: {explanation}")
 
 
@@ -129,7 +129,7 @@ async def _read_messages(url: str, response: aiohttp.ClientResponse) -> AsyncGen
         try:
             messages = events.feed(chunk)
         except RetinueError as error:
-            raise Failed(f"{url} answered with an event that has no end") from error
+            raise Failed(f"{url} sent an event that is too large") from error
         for each in messages:
             yield each
     if document:

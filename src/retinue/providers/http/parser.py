@@ -18,7 +18,7 @@ _VERSIONS = frozenset({"1.0", "1.1"})
 
 
 class ResponseError(Exception):
-    """The response cannot be read; the message continues a sentence that begins with the server."""
+    """The response is invalid; the message continues a sentence whose subject is the server."""
 
 
 class ResponseParser:
@@ -86,8 +86,8 @@ class ResponseParser:
         if self._ends_at_close and orderly:
             self.is_complete = True
             return
-        moment = "in the middle of its answer" if self.has_started else "before it answered"
-        raise ResponseError(f"broke the connection {moment}")
+        moment = "in the middle of its response" if self.has_started else "before it responded"
+        raise ResponseError(f"closed the connection {moment}")
 
     def on_message_begin(self) -> None:
         """Handle the llhttp event: forget an interim response, refuse a second final one."""
@@ -150,8 +150,8 @@ class ResponseParser:
 
     def _feed_head(self, llhttp: HttpResponseParser, data: bytes) -> None:
         """Parse at most the bytes that a head may have, so that the limit does not depend on the split."""
-        room = MAX_HEAD_BYTES - self._bytes_without_body
-        head, rest = data[:room], data[room:]
+        allowed_bytes = MAX_HEAD_BYTES - self._bytes_without_body
+        head, rest = data[:allowed_bytes], data[allowed_bytes:]
         if not self._first_byte_checked:
             self._check_first_byte(head)
         self._execute(llhttp, head)
@@ -175,7 +175,7 @@ class ResponseParser:
             return
         self._bytes_without_body += len(data)
         if self._bytes_without_body > MAX_HEAD_BYTES:
-            raise ResponseError(f"sent more than {MAX_HEAD_BYTES:,} bytes around its body")
+            raise ResponseError(f"sent more than {MAX_HEAD_BYTES:,} bytes of chunk sizes and trailers")
 
     def _execute(self, llhttp: HttpResponseParser, data: bytes) -> None:
         try:
@@ -201,7 +201,7 @@ class ResponseParser:
         text = data.lstrip(b"\r\n")
         if text and not text.startswith(b"H"):
             line = text.partition(b"\n")[0].strip()[:100].decode("latin-1")
-            raise ResponseError(f"did not answer in HTTP: {line!r}")
+            raise ResponseError(f"did not send an HTTP response: {line!r}")
         self._first_byte_checked = bool(text)
 
     def _reject_excess(self) -> None:

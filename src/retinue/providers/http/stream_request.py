@@ -35,10 +35,10 @@ from retinue.providers.http.sse import MAX_EVENT_BYTES, EventParser
 from retinue.providers.stream_timeout import KEEPALIVE
 
 BYTES_RECEIVED = ReplyDelta()
-"""Bytes arrived: the server responds, whether or not there is output."""
+"""Bytes of the response arrived, whether or not they contain output."""
 CONNECT_TIMEOUT_S = 15.0
 LINGER_TIMEOUT_S = 2.0
-"""Time to wait for the formal end of a stream whose reply is already complete."""
+"""Time to wait for the end of a stream whose reply is already complete."""
 ERROR_BODY_TIMEOUT_S = 1.0
 """Time to wait for the body of an error response."""
 MAX_ERROR_BODY_BYTES = 64 * 1024
@@ -86,12 +86,10 @@ class StreamingRequest:
 
     def __init__(self, *, url: str, key_variable: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         if _CREDENTIALS_PATTERN.search(url):
-            raise BadConfig(f"a base URL must hold no password: put the key into {key_variable}")
+            raise BadConfig(f"A base URL must not contain a password. Put the key into {key_variable}")
         if "?" in url or "#" in url:
             # The request path would become part of the query. The URL is not quoted, as it may contain a key.
-            raise BadConfig(
-                "a base URL ends with its path, and this one holds '?' or '#': write it as https://host/path"
-            )
+            raise BadConfig("A base URL must not contain '?' or '#'. Write it as https://host/path")
         self._url = url
         self._key_variable = key_variable
         """The environment variable that holds the key, named in error messages."""
@@ -102,9 +100,7 @@ class StreamingRequest:
         """Return the key for this request; raise if it has characters that a header cannot carry."""
         key = (source if isinstance(source, str) else source()).strip()
         if not key.isascii() or not key.isprintable():
-            raise provider_error(
-                f"the key holds characters that no key has: check {self._key_variable}", AUTH
-            )
+            raise provider_error(f"the API key contains invalid characters. Check {self._key_variable}", AUTH)
         return key
 
     async def stream(
@@ -142,7 +138,7 @@ class StreamingRequest:
                 self._client = HttpClient(self._url, _HEADERS, connect_timeout_s=self._connect_timeout_s)
             except InvalidServerUrl as error:
                 raise provider_error(
-                    f"{self._url!r} is not a URL: mend the base URL", MISCONFIGURED
+                    f"{self._url!r} is not a valid URL. Correct the base URL", MISCONFIGURED
                 ) from error
         return self._client
 
@@ -159,7 +155,7 @@ class StreamingRequest:
         on_delta(BYTES_RECEIVED)
         if encoding := _content_encoding(response):
             raise provider_error(
-                f"{self._url} answered packed ({sanitize_server_text(encoding)}), which was not asked for",
+                f"{self._url} sent a compressed response ({sanitize_server_text(encoding)}), which was not requested",
                 SERVER_ERROR,
             )
         content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -184,7 +180,7 @@ class StreamingRequest:
         message = sanitize_server_text(message, secret)
         if policy.reason is Reason.AUTH:
             return provider_error(
-                f"{self._url} refused the key (HTTP {status}): check {self._key_variable}", policy
+                f"{self._url} rejected the API key (HTTP {status}). Check {self._key_variable}", policy
             )
         if policy.reason is Reason.CONFIG:
             return provider_error(
@@ -193,13 +189,11 @@ class StreamingRequest:
         if status in _REDIRECT_STATUSES:
             target = sanitize_server_text(response.headers.get("location", ""), secret)
             explanation = (
-                f"to {target}, which was not asked: if you trust it,"
+                f"to {target}. Redirects are not followed. If you trust it, change"
                 if target
-                else "and does not say where to:"
+                else "without naming a new address. Change"
             )
-            return provider_error(
-                f"{self._url} has moved (HTTP {status}) {explanation} mend the base URL", policy
-            )
+            return provider_error(f"{self._url} redirects (HTTP {status}) {explanation} the base URL", policy)
         message = message or sanitize_server_text(response.reason, secret) or NO_REASON_GIVEN
         return provider_error(f"{self._url} answered HTTP {status}: {message}", policy, retry_after)
 

@@ -17,7 +17,7 @@ from retinue.errors import ModelFailed
 from retinue.providers.errors import SERVER_ERROR, provider_error
 from retinue.providers.local.model_server import PROMPT_SLOTS
 
-HOST_MODULE = "retinue.providers.local.model_server"
+SERVER_MODULE = "retinue.providers.local.model_server"
 INHERITED_ENV = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
 """Environment variables passed on; the keys of other providers are left out."""
 SHUTDOWN_TIMEOUT_S = 5.0
@@ -44,13 +44,13 @@ class TextChunk(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
 
 
-def host_command(weights: Path, sha256: str) -> list[str]:
+def model_server_command(weights: Path, sha256: str) -> list[str]:
     """Return the command of the model process, with half of the CPU cores.
 
-    With all of them, on a machine with other work, the threads wait for one another.
+    With all of them, on a machine with other work, the threads wait for each other.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return [sys.executable, "-m", HOST_MODULE, str(weights), sha256, str(max(1, cores // 2))]
+    return [sys.executable, "-m", SERVER_MODULE, str(weights), sha256, str(max(1, cores // 2))]
 
 
 class PromptSlots:
@@ -165,7 +165,7 @@ async def _start_process(command: Sequence[str]) -> "_ProcessConnection":
 
 def _process_ended_error(exit_text: str) -> ModelFailed:
     """Return a retryable error; the next attempt restarts the process."""
-    return provider_error(f"the process of the local model {exit_text or 'is gone'}", SERVER_ERROR)
+    return provider_error(f"the process of the local model {exit_text or 'has ended'}", SERVER_ERROR)
 
 
 class _ProcessConnection(asyncio.SubprocessProtocol):
@@ -234,7 +234,7 @@ class _ProcessConnection(asyncio.SubprocessProtocol):
         self.exit_text = (
             f"was killed ({signal.Signals(-exit_code).name})"
             if exit_code and was_killed
-            else f"ended with {exit_code}"
+            else f"exited with code {exit_code}"
         )
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (process_exited has the reason)
@@ -250,8 +250,8 @@ class _ProcessConnection(asyncio.SubprocessProtocol):
         if "loading" in message:
             for listener in self._progress_listeners:
                 listener(message["loading"])
-        elif "ready" in message or "broken" in message:
-            self.ready.set_result(message.get("broken", ""))
+        elif "ready" in message or "load_error" in message:
+            self.ready.set_result(message.get("load_error", ""))
         elif (answers := self._answer_queues.get(message["id"])) is not None:
             answers.put_nowait(message)
 

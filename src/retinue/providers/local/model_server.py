@@ -1,9 +1,9 @@
 """The process that runs the model: JSON lines in and out until its standard input is closed.
 
 Request {"id", "slot", "prompt", "top"}      → {"id", "top": {token: log probability}}: the most likely next
-tokens. Request {"id", "slot", "prompt", "most", …}  → {"id", "text"}…, then {"id", "end", "input", "output"}:
+tokens. Request {"id", "slot", "prompt", "max_tokens", …}  → {"id", "text"}…, then {"id", "end", "input", "output"}:
 generated text. Request {"id", "stop": true}                 stops that generation. Before the first answer:
-{"loading": 0…1}, then {"ready": true} or {"broken": why}.
+{"loading": 0…1}, then {"ready": true} or {"load_error": text}.
 """
 
 import hashlib
@@ -105,18 +105,18 @@ class ModelServer:
         def on_chunk(chunk: dict[str, Any]) -> bool:
             last.update(chunk)
             for choice in chunk.get("choices") or ():
-                last["why"] = choice.get("finish_reason") or last.get("why")
+                last["finish_reason"] = choice.get("finish_reason") or last.get("finish_reason")
                 if choice.get("text"):
                     self._write(id=query_id, text=choice["text"])
             return query_id not in self._active
 
         params: dict[str, Any] = {
             "prompt": request["prompt"],
-            "n_predict": request["most"],
+            "n_predict": request["max_tokens"],
             "id_slot": request["slot"],
             "temperature": request.get("temperature", 0),
             "repeat_penalty": request.get("repeat_penalty", 1),
-            "stop": request.get("stops") or [],
+            "stop": request.get("stop_strings") or [],
             "stream": True,
             "return_progress": True,
             "cache_prompt": True,
@@ -129,7 +129,7 @@ class ModelServer:
         usage: dict[str, int] = last.get("usage") or {}
         self._write(
             id=query_id,
-            end=last.get("why") or "",
+            end=last.get("finish_reason") or "",
             input=usage.get("prompt_tokens", 0),
             output=usage.get("completion_tokens", 0),
         )
@@ -156,7 +156,7 @@ def main(weights: str, sha256: str, threads: str) -> None:
         _verify_and_preload(Path(weights), sha256, lambda fraction: writer.write(loading=round(fraction, 2)))
         server = ModelServer(_load_model(weights, int(threads)), writer)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
-        writer.write(broken=str(error))
+        writer.write(load_error=str(error))
         return
     writer.write(ready=True)
     pool = ThreadPoolExecutor(PROMPT_SLOTS)
@@ -184,13 +184,13 @@ def _verify_and_preload(weights: Path, sha256: str, on_progress: Callable[[float
             bytes_read += len(chunk)
             on_progress(bytes_read / size)
     if digest.hexdigest() != sha256:
-        raise ValueError(f"{weights} is damaged: delete it, and `retinue models pull` brings it anew")
+        raise ValueError(f"{weights} is damaged. Delete it and run `retinue models pull`")
 
 
 def _load_model(weights: str, threads: int) -> Any:
     """Load the model.
 
-    The library insists on a server of its own: its socket is deleted before anyone could connect.
+    The library always starts an HTTP server; its socket is deleted before anything can connect to it.
     """
     library = importlib.import_module("xllamacpp")
     params = library.CommonParams()

@@ -1,4 +1,4 @@
-"""Prompts for a small model: the task, its results, and little else of the conversation."""
+"""Prompts for a small model: the task, its results, and a few earlier messages."""
 
 import json
 import re

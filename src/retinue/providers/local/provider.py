@@ -13,7 +13,7 @@ from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import public_entry_id
 from retinue.errors import ModelFailed
 from retinue.providers.interface import ProviderServices, ProviderSettings
-from retinue.providers.local.model_process import ModelProcess, host_command
+from retinue.providers.local.model_process import ModelProcess, model_server_command
 from retinue.providers.local.prompt import Prompt, build_prompts, conversation_state
 from retinue.providers.local.tool_arguments import MAX_TOKENS, build_argument_prompt, parse_calls
 from retinue.providers.local.tool_choice import TOP_TOKENS, LogprobBaseline, build_choices, choose_tool
@@ -32,7 +32,7 @@ KEEPALIVE_INTERVAL_S = 20.0
 
 def create_provider(model: Model, settings: ProviderSettings, _services: ProviderServices) -> "LocalProvider":
     weights = get_weights(model.name)
-    process = ModelProcess(host_command(weights_path(settings.models_dir, weights), weights.sha256))
+    process = ModelProcess(model_server_command(weights_path(settings.models_dir, weights), weights.sha256))
     return LocalProvider(weights.name, process, log_path=settings.env.get("RETINUE_LOCAL_LOG", ""))
 
 
@@ -60,7 +60,7 @@ class LocalProvider:
     async def _acquire_slot(self, on_delta: Callable[[ReplyDelta], None]) -> None:
         """Wait for a free slot.
 
-        Keep-alive deltas are sent, so that the wait is not taken for a silent model.
+        Send keep-alive deltas meanwhile, so that the wait does not time out.
         """
         while True:
             with suppress(TimeoutError):
@@ -107,7 +107,7 @@ class LocalProvider:
                 break
         text = PART_SEPARATOR.join(texts)
         notice = (
-            f"the demonstration model was not shown {omitted_chars:,} characters of this"
+            f"the demonstration model did not read {omitted_chars:,} characters of the conversation"
             if omitted_chars
             else ""
         )
@@ -147,7 +147,7 @@ class _ModelQueries:
     ) -> tuple[UnsavedToolCall, ...]:
         argument_prompt = build_argument_prompt(tool, request, full_text)
         texts: list[str] = []
-        query = {"prompt": argument_prompt.text, "most": MAX_TOKENS, "grammar": argument_prompt.grammar}
+        query = {"prompt": argument_prompt.text, "max_tokens": MAX_TOKENS, "grammar": argument_prompt.grammar}
         async with aclosing(
             self._process.generate_text(query, argument_prompt.shared_prefix, self._report_loading)
         ) as chunks:
@@ -164,7 +164,9 @@ class _ModelQueries:
                 for arguments in arguments_list
             )
         return (
-            UnsavedToolCall(tool=tool.name, arguments=text.strip(), invalid_reason="its arguments were cut"),
+            UnsavedToolCall(
+                tool=tool.name, arguments=text.strip(), invalid_reason="its arguments were truncated"
+            ),
         )
 
     async def generate_text(
@@ -175,10 +177,10 @@ class _ModelQueries:
         end_reason: str | None = None
         query = {
             "prompt": prompt.text,
-            "most": max_tokens,
+            "max_tokens": max_tokens,
             "temperature": temperature or 0,
             "repeat_penalty": prompt.repeat_penalty,
-            "stops": prompt.stop_strings,
+            "stop_strings": prompt.stop_strings,
         }
         async with aclosing(
             self._process.generate_text(query, prompt.shared_prefix, self._report_loading)
@@ -193,7 +195,7 @@ class _ModelQueries:
                     texts.append(text)
         text = "".join(texts).strip()
         if not end_reason:
-            raise ModelFailed("the local model stopped without a reason", reason=Reason.INCOMPLETE)
+            raise ModelFailed("the local model ended without a stop reason", reason=Reason.INCOMPLETE)
         return text, StopReason.LENGTH if end_reason == "length" else StopReason.END
 
     def _add_usage(self, input_tokens: int, output_tokens: int) -> None:

