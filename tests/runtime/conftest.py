@@ -1,4 +1,4 @@
-"""The loop without a network: a played model and a forgetful ledger, on real folders, worked by the real engine."""
+"""Runtime fixture without a network: scripted provider and in-memory ledger, with real session folders and the real worker."""
 
 from pathlib import Path
 

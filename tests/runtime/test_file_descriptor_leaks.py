@@ -1,4 +1,4 @@
-"""What a run opens it closes: a thousand of them leave no more open than a hundred."""
+"""Runs leak no file descriptors."""
 
 import asyncio
 import json
@@ -12,18 +12,18 @@ import retinue
 from retinue.config.load import load_config
 
 
-def open_files() -> int:
+def count_open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture
 def home() -> Generator[str]:
-    """In memory: a thousand runs wait for a disk a few thousand times, and that is not looked at here."""
+    """Create a home in memory, because a thousand runs sync to disk thousands of times."""
     with TemporaryDirectory(dir="/dev/shm") as folder:
         yield folder
 
 
-async def test_a_thousand_runs_leave_no_more_open_than_a_hundred(home: str, tmp_path: Path):
+async def test_a_thousand_runs_leave_as_many_open_files_as_a_hundred(home: str, tmp_path: Path):
     """Shows: K13."""
     script = tmp_path / "script.json"
     script.write_text(json.dumps([{"tools": [{"name": "read", "args": {"path": "a.txt"}}]}, "Done."]))
@@ -36,9 +36,9 @@ async def test_a_thousand_runs_leave_no_more_open_than_a_hundred(home: str, tmp_
         }
     )
     async with retinue.open(config=config) as app:
-        seen: list[int] = []
+        open_counts: list[int] = []
         for _ in range(10):
             ended = await asyncio.gather(*(app.run("Read it.", workspace=tmp_path) for _ in range(100)))
             assert {run.text for run in ended} == {"Done."}
-            seen.append(open_files())
-    assert seen == [seen[0]] * 10
+            open_counts.append(count_open_files())
+    assert open_counts == [open_counts[0]] * 10

@@ -1,4 +1,4 @@
-"""The inbox: a view on the outbox. Polling it and being told by it are the same rows, and each result arrives once."""
+"""The inbox: results are read, drained or announced from the same rows, and each arrives once."""
 
 import asyncio
 import json
@@ -19,103 +19,105 @@ from retinue.interfaces import Call, Transaction
 from retinue.runtime.inbox import drain_inbox
 from retinue.testing.scripted_provider import FakeProvider, ScriptedStep, text_reply, tool_call_reply
 
-LOOK, DRAIN = ("inbox", "{}"), ("inbox", '{"drain": true}')
+READ, DRAIN = ("inbox", "{}"), ("inbox", '{"drain": true}')
 
 
-def spawns(prompt: str = "Look.", **more: Any) -> tuple[str, str]:
-    said = {"agentId": "helper", "prompt": prompt, "returnMode": "background"} | more
-    return "spawn_subagent", json.dumps(said)
+def spawn_call(prompt: str = "Look.", **more: Any) -> tuple[str, str]:
+    arguments = {"agentId": "helper", "prompt": prompt, "returnMode": "background"} | more
+    return "spawn_subagent", json.dumps(arguments)
 
 
-async def outbox(process: RuntimeProcess) -> list[Delivery]:
+async def find_deliveries(process: RuntimeProcess) -> list[Delivery]:
     def step(tx: Transaction) -> list[Delivery]:
         return tx.find_deliveries()
 
     return await process.context.ledger.read(step)
 
 
-async def all_runs(process: RuntimeProcess) -> list[Run]:
+async def find_runs(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
     return await process.context.ledger.read(step)
 
 
-async def quiet(process: RuntimeProcess) -> list[Run]:
-    """Until nothing goes on any more."""
+async def wait_until_idle(process: RuntimeProcess) -> list[Run]:
+    """Wait until no run is queued or running, and return all runs."""
     while True:
-        runs = await all_runs(process)
+        runs = await find_runs(process)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
             return runs
         await process.worker.wait_for_change()
 
 
-async def soon(true: Callable[[], Awaitable[bool]]) -> None:
-    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
+async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():  # noqa: ASYNC110  (a change of a row wakes nobody)
         await asyncio.sleep(0.002)
 
 
-async def updates(process: RuntimeProcess, run: Run) -> list[list[dict[str, Any]]]:
-    """What each call of the inbox was answered with."""
-    found = [json.loads(each.text) for each in await process.tool_results(run)]
-    return [each["updates"] for each in found if "updates" in each]
+async def inbox_updates(process: RuntimeProcess, run: Run) -> list[list[dict[str, Any]]]:
+    """Return the updates in the result of each call of the inbox."""
+    results = [json.loads(each.text) for each in await process.tool_results(run)]
+    return [each["updates"] for each in results if "updates" in each]
 
 
 @dataclass(slots=True, kw_only=True)
-class Slow:
-    """A model that is in the middle of its second reply to main while helper speaks, and until helper has ended."""
+class SlowProvider:
+    """A provider that holds its second reply to main until the runs of helper have ended."""
 
-    played: FakeProvider
+    provider: FakeProvider
     ledger: Any
-    ends: int = 1
-    turns: int = 0
-    second: asyncio.Event = field(default_factory=asyncio.Event)
+    expected_deliveries: int = 1
+    main_requests: int = 0
+    second_requested: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
         if request.agent_name == "helper":
-            await self.second.wait()
+            await self.second_requested.wait()
         else:
-            self.turns += 1
-        if self.turns > 1 and not self.second.is_set():
-            self.second.set()
-            await soon(self._posted)
-        return await self.played.request_reply(request, on_delta)
+            self.main_requests += 1
+        if self.main_requests > 1 and not self.second_requested.is_set():
+            self.second_requested.set()
+            await wait_until(self._all_delivered)
+        return await self.provider.request_reply(request, on_delta)
 
-    async def _posted(self) -> bool:
+    async def _all_delivered(self) -> bool:
         def step(tx: Transaction) -> list[Delivery]:
             return tx.find_deliveries(state=[DeliveryState.PENDING])
 
-        return len(await self.ledger.read(step)) >= self.ends
+        return len(await self.ledger.read(step)) >= self.expected_deliveries
 
     async def close(self) -> None:
-        await self.played.close()
+        await self.provider.close()
 
 
-def slow(runtime: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep]) -> Slow:
-    return Slow(played=FakeProvider({"main": main, "helper": helper}), ledger=runtime.ledger)
+def slow_provider(
+    runtime: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep]
+) -> SlowProvider:
+    return SlowProvider(provider=FakeProvider({"main": main, "helper": helper}), ledger=runtime.ledger)
 
 
-async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(runtime: RuntimeFixture):
+async def test_the_inbox_lists_running_children_and_does_not_end_the_run(runtime: RuntimeFixture):
     """Shows: D020, D023, D024."""
     runtime.write_agent("main")
     runtime.write_agent("helper")
     gate = asyncio.Event()
     main = [
-        tool_call_reply(spawns(label="far")),
-        tool_call_reply(LOOK),
+        tool_call_reply(spawn_call(label="far")),
+        tool_call_reply(READ),
         text_reply("Sent."),
-        text_reply("Heard."),
+        text_reply("Received."),
     ]
     by_agent = {"main": main, "helper": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
 
-        async def aside() -> bool:
+        async def run_is_suspended() -> bool:
             return (await process.reload(run)).waits_between_turns
 
-        await soon(aside)
-        ((row,),) = await updates(process, run)
-        (child,) = [each for each in await all_runs(process) if each.id != run.id]
+        await wait_until(run_is_suspended)
+        ((row,),) = await inbox_updates(process, run)
+        (child,) = [each for each in await find_runs(process) if each.id != run.id]
         assert row["status"] == "running"
         assert (row["sessionId"], row["runId"], row["agentId"]) == (child.session_id, child.id, "helper")
         assert (row["capability"], row["label"], row["transcript"]) == (
@@ -125,41 +127,41 @@ async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(runtime:
         )
         assert not {"summary", "error", "delivery", "id"} & set(row)
         gate.set()
-        await quiet(process)
-        assert (await process.reload(run)).text == "Heard."
+        await wait_until_idle(process)
+        assert (await process.reload(run)).text == "Received."
 
 
-async def test_what_is_only_looked_at_is_still_announced(runtime: RuntimeFixture):
+async def test_a_result_that_was_only_read_is_still_announced(runtime: RuntimeFixture):
     """Shows: D023."""
     runtime.write_agent("main")
     runtime.write_agent("helper", "roles: [watcher]\ntools: [read]\n")
-    main = [tool_call_reply(spawns(capability="watcher")), tool_call_reply(LOOK), text_reply("Heard.")]
-    async with runtime.open(provider=slow(runtime, main, [text_reply("Drift.")])) as process:
+    main = [tool_call_reply(spawn_call(capability="watcher")), tool_call_reply(READ), text_reply("Received.")]
+    async with runtime.open(provider=slow_provider(runtime, main, [text_reply("Drift.")])) as process:
         run = await process.submit("Go.", agent="main")
-        await quiet(process)
-        ((row,),) = await updates(process, run)
+        await wait_until_idle(process)
+        ((row,),) = await inbox_updates(process, run)
         assert (row["capability"], row["status"], row["delivery"]) == ("watcher", "complete", "pending")
         assert row["summary"] == "Drift."
         notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
-        (delivery,) = await outbox(process)
+        (delivery,) = await find_deliveries(process)
         assert [each.id for each in notices] == [delivery.id]
         assert "Drift." in notices[0].text
 
 
-async def test_what_was_drained_is_not_announced_again(runtime: RuntimeFixture):
+async def test_a_drained_result_is_not_announced(runtime: RuntimeFixture):
     """Shows: D024, L013."""
     runtime.write_agent("main")
     runtime.write_agent("helper")
     main = [
-        tool_call_reply(spawns(label="x")),
+        tool_call_reply(spawn_call(label="x")),
         tool_call_reply(DRAIN),
         tool_call_reply(DRAIN),
         text_reply("Done."),
     ]
-    async with runtime.open(provider=slow(runtime, main, [text_reply("system: Found.")])) as process:
+    async with runtime.open(provider=slow_provider(runtime, main, [text_reply("system: Found.")])) as process:
         run = await process.submit("Go.", agent="main")
-        _, child = await quiet(process)
-        first, second = await updates(process, run)
+        _, child = await wait_until_idle(process)
+        first, second = await inbox_updates(process, run)
         assert second == []
         assert [(each["runId"], each["summary"], each["delivery"]) for each in first] == [
             (child.id, "\\system: Found.", "delivered")
@@ -172,91 +174,93 @@ async def test_what_was_drained_is_not_announced_again(runtime: RuntimeFixture):
             "durationMs": 0,
         }
         assert not any(isinstance(each, Notice) for each in await process.entries(run))
-        (delivery,) = await outbox(process)
+        (delivery,) = await find_deliveries(process)
         (_, taken, _) = await process.tool_results(run)
         assert (delivery.state, delivery.taken_by) == (DeliveryState.DELIVERED, taken.call_id)
         assert [event.kind for event in process.events if event.kind.startswith("announcement")] == []
         assert (await process.reload(run)).text == "Done."
 
 
-async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again(runtime: RuntimeFixture):
+async def test_a_drain_repeated_after_a_crash_returns_the_same_results(runtime: RuntimeFixture):
     """Shows: D024."""
     runtime.write_agent("main")
     runtime.write_agent("helper")
-    main = [tool_call_reply(spawns()), tool_call_reply(DRAIN), text_reply("Done.")]
-    async with runtime.open(provider=slow(runtime, main, [text_reply("Found.")])) as process:
+    main = [tool_call_reply(spawn_call()), tool_call_reply(DRAIN), text_reply("Done.")]
+    async with runtime.open(provider=slow_provider(runtime, main, [text_reply("Found.")])) as process:
         run = await process.submit("Go.", agent="main")
-        await quiet(process)
-        (once,) = await updates(process, run)
-        called = (await process.tool_results(run))[1].call_id
+        await wait_until_idle(process)
+        (drained,) = await inbox_updates(process, run)
+        call_id = (await process.tool_results(run))[1].call_id
         session = await process.store.find(run.session_id)
         inbox = process.context.tools["inbox"]
-        bound = Call(
+        bound_call = Call(
             run=run,
             session=session,
-            id=called,
+            id=call_id,
             files=process.context.sandbox.files_for(Scope()),
             shell=process.context.sandbox.shell_for(Scope()),
             ask_user=process.context.ask_user,
             context=process.context,
         )
-        again = json.loads(await inbox.function({"drain": True}, bound))["updates"]
-        assert again == once
-        other = json.loads(await inbox.function({"drain": True}, replace(bound, id="another")))["updates"]
+        drained_again = json.loads(await inbox.function({"drain": True}, bound_call))["updates"]
+        assert drained_again == drained
+        other = json.loads(await inbox.function({"drain": True}, replace(bound_call, id="another")))[
+            "updates"
+        ]
         assert other == []
 
 
-async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(runtime: RuntimeFixture):
+async def test_a_result_that_an_open_call_waits_for_cannot_be_drained(runtime: RuntimeFixture):
     """Shows: D025."""
     runtime.write_agent("main")
     runtime.write_agent("helper")
     gate = asyncio.Event()
-    both = tool_call_reply(
-        spawns("One.", returnMode="blocking"), spawns("Two.", returnMode="blocking"), DRAIN
+    reply = tool_call_reply(
+        spawn_call("One.", returnMode="blocking"), spawn_call("Two.", returnMode="blocking"), DRAIN
     )
     by_agent = {
-        "main": [both, text_reply("Done.")],
+        "main": [reply, text_reply("Done.")],
         "One.": [text_reply("First.")],
         "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Second.")],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
 
-        async def ended() -> bool:
-            return any(each.state is DeliveryState.PENDING for each in await outbox(process))
+        async def a_result_is_pending() -> bool:
+            return any(each.state is DeliveryState.PENDING for each in await find_deliveries(process))
 
-        await soon(ended)
+        await wait_until(a_result_is_pending)
         session = await process.store.find(run.session_id)
         assert await drain_inbox(session.id, process.context, receiver="another", limit=9) == []
         gate.set()
-        await quiet(process)
-        said = " ".join(each.text for each in await process.tool_results(run))
-        assert "First." in said
-        assert "Second." in said
-        assert {each.state for each in await outbox(process)} == {DeliveryState.DELIVERED}
+        await wait_until_idle(process)
+        results = " ".join(each.text for each in await process.tool_results(run))
+        assert "First." in results
+        assert "Second." in results
+        assert {each.state for each in await find_deliveries(process)} == {DeliveryState.DELIVERED}
 
 
-async def test_more_results_than_one_answer_holds_are_taken_in_part_and_the_others_announced(
+async def test_a_drain_returns_at_most_a_hundred_results_and_the_others_are_announced(
     runtime: RuntimeFixture,
 ):
     """Shows: D024."""
     runtime.write_agent("main")
     runtime.write_agent("helper")
-    many, most = 130, 100
+    result_count, max_results = 130, 100
     main = [
-        tool_call_reply(*[spawns(f"Look {n}.") for n in range(many)]),
+        tool_call_reply(*[spawn_call(f"Look {n}.") for n in range(result_count)]),
         tool_call_reply(DRAIN),
         text_reply("Done."),
     ]
-    model = slow(runtime, main, [text_reply('"\n' * 5_000)] * many)
-    model.ends = many
+    model = slow_provider(runtime, main, [text_reply('"\n' * 5_000)] * result_count)
+    model.expected_deliveries = result_count
     async with runtime.open(provider=model) as process:
         run = await process.submit("Go.", agent="main")
-        await quiet(process)
-        (rows,) = await updates(process, run)
-        assert sum(row["delivery"] == "delivered" for row in rows) == most
-        assert sum(row["delivery"] == "pending" for row in rows) == many - most
+        await wait_until_idle(process)
+        (rows,) = await inbox_updates(process, run)
+        assert sum(row["delivery"] == "delivered" for row in rows) == max_results
+        assert sum(row["delivery"] == "pending" for row in rows) == result_count - max_results
         assert all("characters omitted" in row["summary"] for row in rows)
         notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
-        assert len(notices) == many - most
-        assert {each.state for each in await outbox(process)} == {DeliveryState.DELIVERED}
+        assert len(notices) == result_count - max_results
+        assert {each.state for each in await find_deliveries(process)} == {DeliveryState.DELIVERED}

@@ -1,4 +1,4 @@
-"""What the configuration denies counts from the moment it stands in the file, whichever file that is."""
+"""Denials in the configuration apply as soon as they are written, in whichever file."""
 
 import os
 import time
@@ -13,64 +13,64 @@ from retinue.config.load import load_config
 DENIED = '[deny]\ntools = ["{tool}"]\n'
 
 
-def an_operator(folder: Path) -> LiveConfig:
+def make_live_config(folder: Path) -> LiveConfig:
     env = {"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(folder.parent / "home")}
     return LiveConfig(load_config(env), now=lambda: datetime.now(UTC))
 
 
-def long_ago(folder: Path) -> None:
-    """As if nobody had touched the folder for an hour."""
-    then = time.time_ns() - 3600 * 10**9
-    os.utime(folder, ns=(then, then))
+def set_old_mtime(folder: Path) -> None:
+    """Set the modification time of a folder to an hour ago."""
+    mtime = time.time_ns() - 3600 * 10**9
+    os.utime(folder, ns=(mtime, mtime))
 
 
-@pytest.fixture(params=["a moment ago", "long ago"])
+@pytest.fixture(params=["new folder", "old folder"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    made = tmp_path / "config"
-    made.mkdir()
-    if request.param == "long ago":
-        long_ago(made)
-    return made
+    created = tmp_path / "config"
+    created.mkdir()
+    if request.param == "old folder":
+        set_old_mtime(created)
+    return created
 
 
-def test_a_file_that_was_not_there_counts_as_soon_as_it_is(folder: Path):
-    operator = an_operator(folder)
-    assert operator().deny_tools == ()
+def test_a_new_configuration_file_applies_at_once(folder: Path):
+    config = make_live_config(folder)
+    assert config().deny_tools == ()
     (folder / "config.toml").write_text(DENIED.format(tool="ls"))
-    assert operator().deny_tools == ("ls",)
+    assert config().deny_tools == ("ls",)
     (folder / "config.toml").unlink()
-    assert operator().deny_tools == ()
+    assert config().deny_tools == ()
 
 
-def test_a_file_that_is_changed_in_its_place_counts_as_it_stands(folder: Path):
+def test_a_change_of_the_configuration_file_applies_at_once(folder: Path):
     (folder / "config.toml").write_text(DENIED.format(tool="ls"))
-    long_ago(folder)
-    operator = an_operator(folder)
-    assert operator().deny_tools == ("ls",)
+    set_old_mtime(folder)
+    config = make_live_config(folder)
+    assert config().deny_tools == ("ls",)
     (folder / "config.toml").write_text(DENIED.format(tool="bash"))
-    assert operator().deny_tools == ("bash",)
+    assert config().deny_tools == ("bash",)
 
 
-def test_a_folder_that_was_not_there_counts_as_soon_as_it_is(tmp_path: Path):
+def test_a_configuration_in_a_new_folder_applies_at_once(tmp_path: Path):
     folder = tmp_path / "config"
-    operator = an_operator(folder)
-    assert operator().deny_tools == ()
+    config = make_live_config(folder)
+    assert config().deny_tools == ()
     folder.mkdir()
-    assert operator().deny_tools == ()
+    assert config().deny_tools == ()
     (folder / "config.toml").write_text(DENIED.format(tool="ls"))
-    assert operator().deny_tools == ("ls",)
+    assert config().deny_tools == ("ls",)
 
 
-def test_what_could_not_be_looked_at_for_a_while_counts_again_afterwards(folder: Path):
-    """A folder that nobody can look at is not one without a configuration."""
+def test_a_configuration_that_was_unreadable_for_a_while_is_read_again_afterwards(folder: Path):
+    """An unreadable folder keeps the last configuration in force."""
     (folder / "config.toml").write_text(DENIED.format(tool="ls"))
-    long_ago(folder)
-    operator = an_operator(folder)
-    assert operator().deny_tools == ("ls",)
-    away = folder.rename(folder.parent / "away")
-    folder.symlink_to(folder)  # leads nowhere, for ever
-    assert operator().deny_tools == ("ls",)
+    set_old_mtime(folder)
+    config = make_live_config(folder)
+    assert config().deny_tools == ("ls",)
+    moved = folder.rename(folder.parent / "away")
+    folder.symlink_to(folder)  # an endless loop of links
+    assert config().deny_tools == ("ls",)
     folder.unlink()
-    away.rename(folder)
+    moved.rename(folder)
     (folder / "config.toml").write_text(DENIED.format(tool="bash"))
-    assert operator().deny_tools == ("bash",)
+    assert config().deny_tools == ("bash",)

@@ -1,4 +1,4 @@
-"""What is heard of a reply while it comes."""
+"""Text events of a reply while it is streamed."""
 
 from typing import Any
 
@@ -9,37 +9,37 @@ from retinue.runtime.stream_buffer import StreamBuffer
 SECRET = "s3cret-value-of-ours-0123456789"
 
 
-def nobody(_kind: str, **_data: Any) -> None:
-    """Listens."""
+def ignore_event(_kind: str, **_data: Any) -> None:
+    """Discard an event."""
 
 
-def test_who_begins_to_listen_in_the_middle_of_a_secret_does_not_hear_its_end() -> None:
-    """While nobody listens nothing is made ready to be shown; what was said meanwhile still counts."""
-    told: list[dict[str, Any]] = []
-    there: list[bool] = []
+def test_a_listener_that_joins_in_the_middle_of_a_secret_does_not_receive_its_end() -> None:
+    """Without a listener no events are prepared, but earlier text still counts for redaction."""
+    events: list[dict[str, Any]] = []
+    listeners: list[bool] = []
 
-    def tell(_kind: str, **data: Any) -> None:
-        told.append(data)
+    def record_event(_kind: str, **data: Any) -> None:
+        events.append(data)
 
-    hearing = StreamBuffer(Redactor([SECRET]), tell, lambda: bool(there))
-    hearing.start_reply("entry")
+    buffer = StreamBuffer(Redactor([SECRET]), record_event, lambda: bool(listeners))
+    buffer.start_reply("entry")
 
-    hearing.add(ReplyDelta(text="It is " + SECRET[:10]))
-    assert told == []
-    there.append(True)
-    hearing.add(ReplyDelta(text=SECRET[10:] + " and no more."))
-    hearing.finish()
+    buffer.add(ReplyDelta(text="It is " + SECRET[:10]))
+    assert events == []
+    listeners.append(True)
+    buffer.add(ReplyDelta(text=SECRET[10:] + " and no more."))
+    buffer.finish()
 
-    shown = "".join(data["text"] for data in told)
-    assert SECRET[10:] not in shown
-    assert shown.endswith(" and no more.")
+    text = "".join(data["text"] for data in events)
+    assert SECRET[10:] not in text
+    assert text.endswith(" and no more.")
 
 
-def test_nobody_listens_and_the_words_are_kept() -> None:
-    hearing = StreamBuffer(Redactor([SECRET]), nobody, lambda: False)
-    hearing.start_reply("entry")
+def test_the_partial_text_is_kept_without_any_listener() -> None:
+    buffer = StreamBuffer(Redactor([SECRET]), ignore_event, lambda: False)
+    buffer.start_reply("entry")
 
-    hearing.add(ReplyDelta(text="Half of "))
-    hearing.add(ReplyDelta(text=f"it: {SECRET}"))
+    buffer.add(ReplyDelta(text="Half of "))
+    buffer.add(ReplyDelta(text=f"it: {SECRET}"))
 
-    assert hearing.take_partial() == "Half of it: [secret of 31 characters]"
+    assert buffer.take_partial() == "Half of it: [secret of 31 characters]"
