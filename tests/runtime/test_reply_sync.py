@@ -28,7 +28,7 @@ async def ponder() -> str:
     return "so"
 
 
-@tool(touches=("read", "path"))
+@tool(access=("read", "path"))
 async def stamp_out(path: str) -> str:
     """A tool that takes a path and must not be repeated."""
     return path

@@ -28,15 +28,15 @@ def nothing_was_done() -> None:
     done.clear()
 
 
-def acts(asks: str | None, touches: tuple[ToolAccess, str] | None = None, effect: str = "once") -> Tool:
-    @tool(name="act", asks=asks, touches=touches, effect=effect)
+def acts(asks: str | None, access: tuple[ToolAccess, str] | None = None, effect: str = "once") -> Tool:
+    @tool(name="act", asks=asks, access=access, effect=effect)
     async def act(
         call: Call, path: str = "a.txt", command: str = "ls", place: str = ".github/workflows/ci.yml"
     ) -> str:
         """Acts."""
-        if touches and touches[0] == "write":
+        if access and access[0] == "write":
             call.files.write(path, b"x")
-        if touches and touches[0] == "run":
+        if access and access[0] == "run":
             await call.shell(command, 1)
         done.append(path)
         return "acted"
@@ -94,11 +94,11 @@ LET: list[tuple[str | None, Any, str, ApprovalPolicy, SandboxLevel, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("asks", "touches", "front", "policy", "level", "expected"), LET)
+@pytest.mark.parametrize(("asks", "access", "front", "policy", "level", "expected"), LET)
 async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
     runtime: RuntimeFixture,
     asks: str | None,
-    touches: tuple[ToolAccess, str] | None,
+    access: tuple[ToolAccess, str] | None,
     front: str,
     policy: ApprovalPolicy,
     level: SandboxLevel,
@@ -113,7 +113,7 @@ async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
         "detect_level": shell.level_detector(),
     }
     async with runtime.open(
-        tool_call_reply(("act", "{}")), text_reply("Done."), tools=[acts(asks, touches)], **ports
+        tool_call_reply(("act", "{}")), text_reply("Done."), tools=[acts(asks, access)], **ports
     ) as process:
         run = await process.run("Act.")
         asked = await approvals(process)
@@ -158,10 +158,10 @@ REASONS: list[tuple[Any, str, SandboxLevel, str, SandboxLevel | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("touches", "front", "level", "reason", "held"), REASONS)
+@pytest.mark.parametrize(("access", "front", "level", "reason", "held"), REASONS)
 async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
     runtime: RuntimeFixture,
-    touches: tuple[ToolAccess, str],
+    access: tuple[ToolAccess, str],
     front: str,
     level: SandboxLevel,
     reason: str,
@@ -172,7 +172,7 @@ async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
     shell = FakeShell(level=level)
     async with runtime.open(
         tool_call_reply(("act", "{}")),
-        tools=[acts(None, touches)],
+        tools=[acts(None, access)],
         approval_policy=ASK,
         shell_for=shell,
         detect_level=shell.level_detector(),
@@ -183,15 +183,15 @@ async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
         assert (asked.expires_at - asked.asked_at).total_seconds() == Limits().approval_seconds
 
 
-@pytest.mark.parametrize("touches", [WRITE, RUN])
+@pytest.mark.parametrize("access", [WRITE, RUN])
 async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(
-    runtime: RuntimeFixture, touches: tuple[ToolAccess, str]
+    runtime: RuntimeFixture, access: tuple[ToolAccess, str]
 ):
     runtime.write_agent("general", GRANTED)
     shell = FakeShell(level=STRICT)
     async with runtime.open(
         tool_call_reply(("act", "{}")),
-        tools=[acts("always", touches)],
+        tools=[acts("always", access)],
         approval_policy=ASK,
         shell_for=shell,
         detect_level=shell.level_detector(),
@@ -250,7 +250,7 @@ async def test_a_wish_for_a_command_is_no_question_where_none_is_run(runtime: Ru
 async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(runtime: RuntimeFixture):
     """Shows: T10."""
 
-    @tool(touches=("write", "path"))
+    @tool(access=("write", "path"))
     async def sly(call: Call, path: str) -> str:
         """Writes more than it says."""
         call.files.write(path, b"said")

@@ -149,7 +149,7 @@ async def test_what_other_programs_obey_is_asked_for_even_where_everything_else_
 def peeks() -> Tool:
     """A tool that reads one file and acts on the world by it."""
 
-    @tool(name="peek", touches=("read", "path"))
+    @tool(name="peek", access=("read", "path"))
     async def peek(call: Call, path: str) -> str:
         """Reads."""
         made.append(path)
@@ -283,7 +283,7 @@ async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(
 
 
 async def test_a_refusal_about_nothing_uses_no_yes_up(runtime: RuntimeFixture):
-    @tool(effect="read", touches=("read", "path"))
+    @tool(effect="read", access=("read", "path"))
     async def sulk(path: str) -> str:
         """Refuses without a reason."""
         raise OutOfScope(f"not {Path(path).name}")
@@ -334,7 +334,7 @@ async def test_a_tool_that_never_asks_is_let_once_where_a_person_said_so(
     runtime.write_agent("general", "paths: {read: ['in/**'], write: ['in/**']}\n")
     (runtime.workspace / "a").write_text("old")
 
-    @tool(name="own", asks="never", touches=(touch, "path"))
+    @tool(name="own", asks="never", access=(touch, "path"))
     async def own(call: Call, path: str) -> str:
         """Reads or writes."""
         return (

@@ -52,12 +52,12 @@ def use(ws: Path) -> UseTool:
 
 
 async def test_write_creates_or_replaces_a_file_and_says_which(use: UseTool, ws: Path):
-    assert await use("write", path="src/new.py", content="a\nb\n") == "made src/new.py: 2 lines, 4 bytes"
+    assert await use("write", path="src/new.py", content="a\nb\n") == "created src/new.py: 2 lines, 4 bytes"
     assert await use("write", path="src/new.py", content="a") == "replaced src/new.py: 1 line, 1 byte"
-    assert await use("write", path="empty", content="") == "made empty: 0 lines, 0 bytes"
-    assert await use("write", path="dos", content="é\r\n") == "made dos: 1 line, 4 bytes"
+    assert await use("write", path="empty", content="") == "created empty: 0 lines, 0 bytes"
+    assert await use("write", path="dos", content="é\r\n") == "created dos: 1 line, 4 bytes"
     assert (ws / "dos").read_bytes() == "é\r\n".encode()
-    assert await use("write", path="/tmp/note", content="x\n") == "made /tmp/note: 1 line, 2 bytes"
+    assert await use("write", path="/tmp/note", content="x\n") == "created /tmp/note: 1 line, 2 bytes"
     assert await use("read", path="/tmp/note") == "x\n"
     assert await use("ls", path="/tmp") == "note  2"
 

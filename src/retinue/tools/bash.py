@@ -18,7 +18,7 @@ DEFAULT_TIMEOUT_S = 120
 _STATUS_LINE = re.compile(r"\n?\[[^\n]*, sandbox ([a-z]+), [0-9,]+ ms\]\Z")
 
 
-@tool(effect=Effect.ONCE, category="commands", touches=("run", "command"))
+@tool(effect=Effect.ONCE, category="commands", access=("run", "command"))
 async def bash(
     call: Call,
     command: Annotated[str, "The command to run, in the workspace."],

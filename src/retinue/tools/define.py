@@ -40,7 +40,7 @@ def tool(
     plugin: str = "",
     is_delegation: bool = False,
     asks: AskPolicy | str | None = None,
-    touches: tuple[ToolAccess, str] | None = None,
+    access: tuple[ToolAccess, str] | None = None,
     agent_argument: str = "",
     inspects_runs: bool = False,
     can_verify_completion: bool = False,
@@ -59,14 +59,14 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
     plugin: str = "",
     is_delegation: bool = False,
     asks: AskPolicy | str | None = None,
-    touches: tuple[ToolAccess, str] | None = None,
+    access: tuple[ToolAccess, str] | None = None,
     agent_argument: str = "",
     inspects_runs: bool = False,
     can_verify_completion: bool = False,
     delegation_refused_text: str = "",
     format_argument_error: Callable[[str], str] | None = None,
 ) -> Tool | Callable[[Function], Tool]:
-    """Make a tool of a function, async or not.
+    """Make a tool from a function, async or not.
 
     Use as `@tool` or `@tool(effect="read")`. A parameter annotated `Call` receives the call and is not shown
     to the model. `Annotated[str, "text"]` describes an argument.
@@ -78,16 +78,16 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
         effect: read, idempotent or once: whether a call may be repeated.
         capabilities: Capabilities that an agent needs for it.
         category: Heading under which lists show it.
-        plugin: Plugin it belongs to: an agent may get the skill of that name instead of the tool.
-        is_delegation: It starts other agents.
+        plugin: Plugin that provides it; an agent may get the skill of that name instead of the tool.
+        is_delegation: The tool starts other agents.
         asks: Whether a call requires a person's approval. By default a tool that only reads does not, and
         any other tool does unless it was granted.
-        touches: Kind of access and name of the argument that holds a path or a command, so that the
+        access: Kind of access and name of the argument that holds a path or a command, so that the
         scope's rules are checked before the call.
         agent_argument: Name of the argument that takes an agent's name.
-        inspects_runs: It looks at other agents and their runs, and starts none.
-        can_verify_completion: After a crash it can find out from what it recorded whether a call has happened.
-        delegation_refused_text: Its message for a sub-agent that may not delegate.
+        inspects_runs: The tool shows other agents and their runs, and starts none.
+        can_verify_completion: After a crash, the tool can tell from its recorded intent whether a call was executed.
+        delegation_refused_text: Error message for a sub-agent that may not delegate.
         format_argument_error: Formats the message for invalid arguments.
 
     Returns:
@@ -120,8 +120,8 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
             can_verify_completion=can_verify_completion,
             delegation_refused_text=delegation_refused_text,
             format_argument_error=format_argument_error,
-            access=touches[0] if touches else "tool",
-            resource_of=_argument_reader(touches[1]) if touches else None,
+            access=access[0] if access else "tool",
+            resource_of=_argument_reader(access[1]) if access else None,
         )
 
     return make_tool if function is None else make_tool(function)

@@ -31,7 +31,7 @@ _LINE_ENDING = re.compile(r"\r?\n")
 _BARE_NEWLINE = re.compile(r"(?<!\r)\n")
 
 
-@tool(effect=Effect.ONCE, category="files", touches=("write", "path"), can_verify_completion=True)
+@tool(effect=Effect.ONCE, category="files", access=("write", "path"), can_verify_completion=True)
 async def edit(
     call: Call,
     path: Annotated[str, "The file, relative to the workspace or absolute."],
@@ -144,9 +144,9 @@ def find_edits(text: str, replacement: Replacement, name: str) -> list[TextEdit]
 def apply_edits(text: str, edits: list[TextEdit]) -> str:
     parts: list[str] = []
     position = 0
-    for edit_here in edits:
-        parts += (text[position : edit_here.start], edit_here.new)
-        position = edit_here.end
+    for text_edit in edits:
+        parts += (text[position : text_edit.start], text_edit.new)
+        position = text_edit.end
     return "".join([*parts, text[position:]])
 
 
@@ -214,14 +214,14 @@ def _edit_summary(name: str, text: str, edits: list[TextEdit]) -> str:
     count = len(edits)
     lines = [f"edited {name}: {'1 place' if count == 1 else f'{count:,} places'}"]
     counted_to, line_number = 0, 1
-    for edit_here in edits[:MATCHES_SHOWN]:
-        start = text.rfind("\n", 0, edit_here.start) + 1
-        end = text.find("\n", max(edit_here.end - 1, start))
+    for text_edit in edits[:MATCHES_SHOWN]:
+        start = text.rfind("\n", 0, text_edit.start) + 1
+        end = text.find("\n", max(text_edit.end - 1, start))
         end = len(text) if end < 0 else end
         line_number += text.count("\n", counted_to, start)
         counted_to = start
         new_lines = (
-            text[start : edit_here.start] + edit_here.new + text[edit_here.end : max(end, edit_here.end)]
+            text[start : text_edit.start] + text_edit.new + text[text_edit.end : max(end, text_edit.end)]
         )
         lines += [f"line {line_number:,}:", *_diff_lines("-", text[start:end]), *_diff_lines("+", new_lines)]
     if count > MATCHES_SHOWN:

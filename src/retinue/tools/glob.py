@@ -13,7 +13,7 @@ from retinue.tools.text_format import workspace_path
 MAX_PATHS = 1_000
 
 
-@tool(effect=Effect.READ, category="files", touches=("read", "path"))
+@tool(effect=Effect.READ, category="files", access=("read", "path"))
 async def glob(
     call: Call,
     pattern: Annotated[str, "For example src/**/*.py. `**` matches any folders, `*` any part of one name."],

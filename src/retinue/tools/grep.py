@@ -42,7 +42,7 @@ class LineSearch(Struct, frozen=True, kw_only=True):
     """Return the index in a line where the first match starts, or -1."""
 
 
-@tool(effect=Effect.READ, category="files", touches=("read", "path"))
+@tool(effect=Effect.READ, category="files", access=("read", "path"))
 async def grep(
     call: Call,
     pattern: Annotated[

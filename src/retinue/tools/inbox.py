@@ -9,7 +9,7 @@ from retinue.interfaces import Call
 from retinue.runtime.inbox import RunDelivery, drain_inbox, pending_inbox_rows
 from retinue.runtime.tool_executor import truncate_tool_result
 from retinue.tools.define import tool
-from retinue.tools.delegation.answer_json import json_result
+from retinue.tools.delegation.json_result import json_result
 
 MAX_ROWS = 100
 """Maximum number of results taken at once, and of pending rows shown."""

@@ -13,7 +13,7 @@ MAX_NAMES = 1_000
 _KIND_SUFFIXES = {"dir": "/", "link": "@", "other": "?"}
 
 
-@tool(effect=Effect.READ, category="files", touches=("read", "path"))
+@tool(effect=Effect.READ, category="files", access=("read", "path"))
 async def ls(
     call: Call,
     path: Annotated[

@@ -1,4 +1,4 @@
-"""Make tools from pinned MCP tools: shown as the user approved them, trusted as configured."""
+"""Make tools from pinned MCP tools, with the descriptions that the user approved."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -59,17 +59,17 @@ def _effect_from_hints(*, is_read_only: bool, is_idempotent: bool) -> Effect:
     return Effect.IDEMPOTENT if is_idempotent else Effect.ONCE
 
 
-def _make_argument_parser(offer: McpTool) -> Callable[[bytes], Mapping[str, Any]]:
+def _make_argument_parser(mcp_tool: McpTool) -> Callable[[bytes], Mapping[str, Any]]:
     """Make a parser that checks for one object with the required arguments and no forbidden ones.
 
     The server checks the rest.
     """
-    required: Any = offer.schema.get("required")
+    required: Any = mcp_tool.schema.get("required")
     required_names = [str(each) for each in cast("list[Any]", required)] if isinstance(required, list) else []
-    properties: Any = offer.schema.get("properties")
+    properties: Any = mcp_tool.schema.get("properties")
     known = set(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else set[str]()
     forbids_others = (
-        offer.schema.get("additionalProperties") is False and "patternProperties" not in offer.schema
+        mcp_tool.schema.get("additionalProperties") is False and "patternProperties" not in mcp_tool.schema
     )
 
     def parse_arguments(raw: bytes) -> Mapping[str, Any]:

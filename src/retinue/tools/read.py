@@ -34,7 +34,7 @@ _FILE_SIGNATURES = (
 )
 
 
-@tool(effect=Effect.READ, category="files", touches=("read", "path"))
+@tool(effect=Effect.READ, category="files", access=("read", "path"))
 async def read(
     call: Call,
     path: Annotated[str, "The file, relative to the workspace or absolute."],

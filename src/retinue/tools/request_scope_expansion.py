@@ -8,7 +8,7 @@ from retinue.interfaces import Call
 from retinue.tools.define import tool
 
 
-@tool(effect=Effect.IDEMPOTENT, category="people", asks=AskPolicy.ALWAYS, touches=("scope", "resource"))
+@tool(effect=Effect.IDEMPOTENT, category="people", asks=AskPolicy.ALWAYS, access=("scope", "resource"))
 async def request_scope_expansion(
     call: Call,
     tool: Annotated[str, "The tool that needs it, for example read, write or bash."],
@@ -19,4 +19,4 @@ async def request_scope_expansion(
     the task requires. The person sees your reason, and may refuse, allow it once, or add it to your scope."""
     if call.approval_answer is Answer.ADD:
         return f"Added to your scope: {tool} {resource}. It stays allowed."
-    return f"Allowed once: {tool} {resource}. The next such call uses it up."
+    return f"Allowed once: {tool} {resource}. Only the next such call is allowed."

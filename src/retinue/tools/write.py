@@ -10,7 +10,7 @@ from retinue.tools.define import tool
 from retinue.tools.text_format import format_size, workspace_path
 
 
-@tool(effect=Effect.IDEMPOTENT, category="files", touches=("write", "path"))
+@tool(effect=Effect.IDEMPOTENT, category="files", access=("write", "path"))
 async def write(
     call: Call,
     path: Annotated[str, "The file, relative to the workspace or absolute. Missing folders are created."],
@@ -19,7 +19,7 @@ async def write(
     """Write a whole text file: create it, or replace its content. Use edit to change a part of a file; use /tmp for
     temporary files."""
     result = await asyncio.to_thread(call.files.write, path, encode_text(content))
-    verb = "made" if result.is_new else "replaced"
+    verb = "created" if result.is_new else "replaced"
     lines = content.count("\n") + (not content.endswith("\n") and bool(content))
     summary = f"{lines:,} {'line' if lines == 1 else 'lines'}, {format_size(result.size)}"
     return f"{verb} {workspace_path(result.real_path, call.session.workspace.root)}: {summary}"

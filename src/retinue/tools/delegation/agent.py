@@ -26,7 +26,7 @@ from retinue.runtime.run_outcome import RunSuspended
 from retinue.runtime.spawn import check_spawn_allowed, spawn_child
 from retinue.runtime.tool_executor import truncate_tool_result
 from retinue.tools.define import tool
-from retinue.tools.delegation.answer_json import json_result
+from retinue.tools.delegation.json_result import json_result
 
 GENERAL, EXPLORER, PLANNER = "general", "explorer", "planner"
 UNSEEN_NOTE = "\n\n[Only you can see this result, the user cannot. Tell the user what matters to them.]"
@@ -37,7 +37,7 @@ SUMMARY_REQUEST = (
 NO_SUMMARY = "Agent '{agent}' completed the task but did not provide a summary."
 NOT_FOUND = "Agent not found: {id}. Agent may have been evicted from pool or ID is invalid."
 NO_POOL_WARNING = (
-    "the agent pool is off (subagents.pool): {agent} is not kept and cannot be used with agent_ask"
+    "the agent pool is disabled (subagents.pool): {agent} is not kept and cannot be used with agent_ask"
 )
 BUSY = "Agent {id} is currently in use. Wait for current operation to complete."
 INTERRUPTED_MARK = "[Request interrupted"
@@ -46,7 +46,7 @@ MIN_REPORT_CHARS = 20
 SUMMARY_REPLIES = 3
 """Number of replies that make a summary."""
 RECENT_RUNS = 500
-"""Number of the newest runs that are searched for other pooled sessions used since."""
+"""Number of recent runs in which other pooled sessions are searched."""
 CHILD_SLUG = re.compile(r"[a-z0-9-]{1,200}")
 """Valid folder names of a child."""
 
@@ -205,7 +205,7 @@ def _failed_silently(run: Run, texts: Sequence[str], *, is_silent: bool) -> bool
 
 
 def _failure(run: Run, texts: Sequence[str]) -> Failed:
-    """Make the error for a run that did not finish: never a success, whatever its text."""
+    """Make the error for a run that did not finish. It is never a success, whatever text the run has."""
     summary = _safe_text(_work_summary(run.agent, texts)) if texts else None
     return _error_result(
         _safe_text(failure_summary(run)), str(run.reason or run.status), agent_used=run.agent, result=summary
@@ -217,7 +217,7 @@ async def _load_replies(run: Run, context: RuntimeContext) -> list[Message]:
 
     After a crash the session of a child that is not kept may be gone.
     """
-    if run.status is Status.DONE and not _is_too_poor(run.text.strip()):
+    if run.status is Status.DONE and not _is_insufficient_report(run.text.strip()):
         return []
     with suppress(RetinueError):
         async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
@@ -233,7 +233,7 @@ def _nonblank_texts(replies: Sequence[Message]) -> list[str]:
     return [reply.text.strip() for reply in replies if reply.text.strip()]
 
 
-def _is_too_poor(text: str) -> bool:
+def _is_insufficient_report(text: str) -> bool:
     return len(text) < MIN_REPORT_CHARS or INTERRUPTED_MARK in text
 
 
@@ -244,7 +244,7 @@ def _report_text(run: Run, texts: Sequence[str], *, is_silent: bool) -> str:
     text at all.
     """
     text = "" if is_silent else run.text.strip()
-    if not _is_too_poor(text):
+    if not _is_insufficient_report(text):
         return text
     earlier = [each for each in texts if INTERRUPTED_MARK not in each]
     if earlier and earlier != [text]:

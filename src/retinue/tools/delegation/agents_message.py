@@ -28,7 +28,7 @@ from retinue.runtime.spawn import check_spawn_allowed, create_session, run_ances
 from retinue.runtime.startable_agents import other_agents, startable_agents
 from retinue.runtime.tool_executor import truncate_tool_result
 from retinue.tools.define import tool
-from retinue.tools.delegation.answer_json import json_result
+from retinue.tools.delegation.json_result import json_result
 
 LATEST_SESSION, CREATE_SESSION, LATEST_OR_CREATE_SESSION = "latest", "create", "latest-or-create"
 DEFAULT_TIMEOUT_S = 300
@@ -216,15 +216,14 @@ async def _latest_session(agent: str, context: RuntimeContext) -> Session | None
     return next(iter(await context.store.sessions(agent=agent, children=False)), None)
 
 
-async def _find_session(wanted: str, agent: str, context: RuntimeContext) -> Session:
-    """Find a session by its whole name.
+async def _find_session(ref: str, agent: str, context: RuntimeContext) -> Session:
+    """Find a top-level session by its id, slug, key or alias.
 
-    Only listed sessions are accepted, never a path, which could lead to any folder. Another session's child
-    cannot be addressed.
+    Paths are not accepted, because they could lead to any folder. Another session's child cannot be addressed.
     """
     listed = await context.store.sessions(children=False)
     for each in listed:
-        if wanted in (each.id, each.slug, each.key, *each.aliases):
+        if ref in (each.id, each.slug, each.key, *each.aliases):
             if each.agent != agent:
                 raise Failed(_error_json("agent_session_error", "Session does not belong to this agent"))
             return each
@@ -358,10 +357,10 @@ async def agents_list(
     scope = compute_scope(agent_definition, call.session, context, run=call.run).with_operator_denials(
         context.operator_policy()
     )
-    nameable_agents = startable_agents(
+    startable = startable_agents(
         scope, context.agents.list_definitions(call.session.workspace.intended_folder), context
     )
-    others = other_agents(call.session.agent, nameable_agents, include_hidden=includeAll)
+    others = other_agents(call.session.agent, startable, include_hidden=includeAll)
     return json_result(agents=[_agent_row(each) for each in others])
 
 

@@ -17,7 +17,7 @@ from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_workspace import ChildSpec
 from retinue.runtime.spawn import spawn_child
 from retinue.tools.define import tool
-from retinue.tools.delegation.answer_json import json_result
+from retinue.tools.delegation.json_result import json_result
 
 TOOL_NAME = "sessions_spawn"
 MAX_LISTED = 200

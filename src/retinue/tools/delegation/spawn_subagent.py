@@ -18,7 +18,7 @@ from retinue.runtime.child_workspace import ChildSpec, apply_workspace_override
 from retinue.runtime.run_end import make_nonce
 from retinue.runtime.spawn import spawn_child
 from retinue.tools.define import tool
-from retinue.tools.delegation.answer_json import json_result
+from retinue.tools.delegation.json_result import json_result
 
 TOOL_NAME = "spawn_subagent"
 NO_SESSION_ERROR = "This tool requires a session."

@@ -1,1 +1,1 @@
-"""web."""
+"""Fetch web pages."""
