@@ -1,1 +1,1 @@
-"""demo."""
+"""Demonstrations with a scripted model and with a small local model."""

@@ -14,7 +14,7 @@ from retinue.domain.run import Run
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
 
 AGENT = "explorer"
-TASK = "Where do this project's errors live, and how does a run end?"
+TASK = "Where are this project's errors defined, and how does a run end?"
 PACKAGE_PLACEHOLDER = "@"
 """Placeholder in the script for the folder where the package is installed."""
 
