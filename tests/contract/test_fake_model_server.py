@@ -38,7 +38,7 @@ async def test_a_list_of_replies_is_served_in_order_and_reported_when_used_up():
     async with FakeModelServer([text_reply("one"), tool_call_reply(("ls", {"path": "."}))]) as server:
         assert (await request_reply(server.url)).text == "one"
         assert (await request_reply(server.url)).tool_calls[0].tool == "ls"
-        with pytest.raises(ModelFailed, match="the script holds 2 answers, and all are used"):
+        with pytest.raises(ModelFailed, match="the script has 2 responses and all were used"):
             await request_reply(server.url)
         assert [request.messages[-1]["content"] for request in server.requests] == ["hi"] * 3
 
@@ -82,7 +82,7 @@ def test_a_reply_in_a_script_file_has_the_fields_of_a_response():
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
-        (b"nothing", "is wrong"),
+        (b"nothing", "is invalid"),
         (b"[1]", "a reply is a text or an object"),
         (b'[{"txt": "x"}]', "no field 'txt'"),
         (b'{"parts": [{"repls": []}]}', "repls"),
@@ -118,4 +118,4 @@ def test_the_server_process_reports_an_invalid_script_in_one_line(tmp_path: Path
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 2
     assert process.stderr.count("\n") == 1
-    assert "is wrong" in process.stderr
+    assert "is invalid" in process.stderr

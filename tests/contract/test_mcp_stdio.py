@@ -267,7 +267,7 @@ async def test_the_error_of_a_crashed_server_quotes_its_stderr_and_the_next_call
         await harness.trust()
         error = await harness.call_error("die")
         assert "exit code 3" in error
-        assert "I have had enough" in error
+        assert "fatal error" in error
         assert "the outcome is unknown" in error
         assert await harness.call("echo") == "{}"
         assert len(harness.fake.received_messages("initialize")) == 2
@@ -288,7 +288,7 @@ async def test_a_hanging_server_is_killed_with_all_its_child_processes(tmp_path:
         assert harness.fake.live_process_ids() == []
         assert f"did not answer within {TIMEOUT_S:g} s" in error[0]
         assert "fake.hang, and the outcome is unknown" in error[0]
-        assert "2 bottles of beer" in error[0]
+        assert "standard error line 2" in error[0]
         assert await harness.call("echo") == "{}"
 
 
@@ -296,7 +296,7 @@ async def test_a_hanging_server_is_killed_with_all_its_child_processes(tmp_path:
     ("start_action", "message"),
     [
         ({"hang": True}, "did not answer within"),
-        ({"die": 4}, "exit code 4; end of its standard error: I have had enough"),
+        ({"die": 4}, "exit code 4; end of its standard error: fatal error"),
         ({"line": MAX_LINE_BYTES + 1, "hang": True}, "a line of more than 8 MB"),
         ({"babble": True}, "too much unrequested output"),
     ],
@@ -326,7 +326,7 @@ async def test_a_flood_on_stderr_does_not_block_and_only_its_end_is_kept(tmp_pat
         await harness.trust()
         assert await harness.call("flood") == "{}"
         error = await harness.call_error("die")
-    assert f"{lines - 1} bottles" in error
+    assert f"standard error line {lines - 1}" in error
     assert len(error) < MAX_STDERR_BYTES + 1_000
 
 

@@ -1,4 +1,4 @@
-"""CLI agents for tests: played in memory, or as shell scripts on a PATH that print recorded output."""
+"""CLI agents for tests: simulated in memory, or as shell scripts that print recorded output."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -130,7 +130,7 @@ class FakeModelServer:
             if index < len(self._script):
                 return self._script[index], captured
             return http_error(
-                400, f"the script holds {len(self._script)} answers, and all are used"
+                400, f"the script has {len(self._script)} responses and all were used"
             ), captured
         scripted = self._script(captured)
         return (scripted if isinstance(scripted, FakeResponse) else await scripted), captured
@@ -225,9 +225,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m retinue.testing.fake_model_server", description="A model server that plays a script."
     )
-    parser.add_argument("--script", required=True, help="JSON file with the answers")
+    parser.add_argument("--script", required=True, help="JSON file with the responses")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0, the default, takes any free one")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port to listen on; 0 (default) selects a free port"
+    )
     options = parser.parse_args()
     try:
         asyncio.run(serve_script_file(options.script, host=options.host, port=options.port))

@@ -44,7 +44,7 @@ class FakeMcpServer:
                 without an action returns its arguments.
             options: `start` is an action run at start-up; `version` is the protocol version to claim.
         """
-        text = json.dumps({"tools": tools, "does": actions or {}, **options})
+        text = json.dumps({"tools": tools, "actions": actions or {}, **options})
         new_file = self.folder / "behaviour.new"
         new_file.write_text(text, encoding="utf-8")
         new_file.replace(self.folder / "behaviour.json")
@@ -56,7 +56,7 @@ class FakeMcpServer:
 
     def received_messages(self, method: str | None = None) -> list[dict[str, Any]]:
         """Return every message received so far, by all processes of the server."""
-        log_file = self.folder / "heard.jsonl"
+        log_file = self.folder / "received.jsonl"
         lines = log_file.read_text(encoding="utf-8").split("\n")[:-1] if log_file.exists() else []
         return [each for each in map(json.loads, lines) if method in (None, each.get("method"))]
 
@@ -82,7 +82,7 @@ class McpServerProcess:
         self.append_line("pids", str(os.getpid()))
         self.run_action(self.read_behaviour().get("start", {}))
         for line in sys.stdin:
-            self.append_line("heard.jsonl", line.strip())
+            self.append_line("received.jsonl", line.strip())
             message: dict[str, Any] = json.loads(line)
             if "method" in message and "id" in message:
                 send_message(
@@ -104,20 +104,22 @@ class McpServerProcess:
             next_page = {"nextCursor": str(position + 1)} if position + 1 < len(behaviour["tools"]) else {}
             return {"result": {"tools": behaviour["tools"][position : position + 1], **next_page}}
         if method == "tools/call":
-            action: dict[str, Any] = behaviour["does"].get(params["name"], {})
+            action: dict[str, Any] = behaviour["actions"].get(params["name"], {})
             return self.run_action(action) or text_result(action.get("say", json.dumps(params["arguments"])))
-        return {"error": {"code": -32601, "message": f"no {method} here"}}
+        return {"error": {"code": -32601, "message": f"unknown method {method}"}}
 
     def run_action(self, action: dict[str, Any]) -> dict[str, Any]:
         if "flood" in action:
-            os.write(2, b"".join(b"%d bottles of beer\n" % number for number in range(int(action["flood"]))))
+            os.write(
+                2, b"".join(b"standard error line %d\n" % number for number in range(int(action["flood"])))
+            )
         if "line" in action:
             sys.stdout.write("x" * int(action["line"]))
             sys.stdout.flush()
         while "babble" in action:
             send_message({"method": "notifications/message", "params": {"data": "x" * 100_000}})
         if "die" in action:
-            os.write(2, b"I have had enough\n")
+            os.write(2, b"fatal error\n")
             os._exit(int(action["die"]))
         if "hang" in action:
             child = [sys.executable, "-I", "-S", "-c", f"import time; time.sleep({HANG_SECONDS})"]

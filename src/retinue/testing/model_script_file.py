@@ -43,13 +43,13 @@ def load_script_file(path: str) -> Callable[[bytes, int], FakeResponse]:
     except OSError as error:
         raise BadConfig(f"cannot read the script {path}: {error.strerror}") from error
     except (msgspec.MsgspecError, ValueError) as error:
-        raise BadConfig(f"the script {path} is wrong: {error}") from error
+        raise BadConfig(f"the script {path} is invalid: {error}") from error
 
-    def choose_response(body: bytes, turns: int) -> FakeResponse:
+    def choose_response(body: bytes, reply_count: int) -> FakeResponse:
         for part in parts:
             if part.required_text in body:
-                return part.next_response(turns)
-        return http_error(400, f"no part of the script {path} fits this request")
+                return part.next_response(reply_count)
+        return http_error(400, f"no part of the script {path} matches this request")
 
     return choose_response
 
@@ -76,4 +76,6 @@ class _PartPlayer:
             index %= len(self._responses)
         if index < len(self._responses):
             return self._responses[index]
-        return http_error(400, f"the script holds {len(self._responses)} answers here, and all are used")
+        return http_error(
+            400, f"this part of the script has {len(self._responses)} responses and all were used"
+        )

@@ -93,14 +93,14 @@ def raw_stream(data: bytes | str, **options: Any) -> FakeResponse:
 
 
 def dropped_connection(after_bytes: int, response: FakeResponse | None = None) -> FakeResponse:
-    """Close the connection after so many bytes."""
-    return replace(response or text_reply("a text that will not be heard to its end"), drop_after=after_bytes)
+    """Close the connection after `after_bytes` bytes."""
+    return replace(response or text_reply("a text that will not be sent completely"), drop_after=after_bytes)
 
 
 def stalled_stream(after_bytes: int = 0, response: FakeResponse | None = None) -> FakeResponse:
-    """Stop sending after so many bytes, but keep the connection open."""
+    """Stop sending after `after_bytes` bytes, but keep the connection open."""
     return replace(
-        response or text_reply("a text that will not be heard to its end"), silent_after=after_bytes
+        response or text_reply("a text that will not be sent completely"), silent_after=after_bytes
     )
 
 
@@ -131,7 +131,7 @@ def stream_error(
 
 
 def huge_reply(size: int, **options: Any) -> FakeResponse:
-    """Return a text of so many bytes."""
+    """Return a text of `size` bytes."""
     return FakeResponse(text="x" * size, piece=64 * 1024, **options)
 
 
@@ -143,7 +143,7 @@ def whitespace_stream(count: int = 1000, *, pace: float = 0.01) -> FakeResponse:
 def response_from_json(value: Any) -> FakeResponse:
     """Parse a response of a script file: a text, or an object with the fields of FakeResponse.
 
-    `tools`, a list of {name, args}, may stand for `calls`, as in the scripted provider's files.
+    `tools`, a list of {name, args}, is accepted instead of `calls`, as in the scripted provider's files.
     """
     if isinstance(value, str):
         return text_reply(value)

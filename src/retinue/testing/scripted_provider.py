@@ -58,7 +58,7 @@ class FakeProvider:
         index = self._next_step.get(key, 0)
         if index >= len(self.script.get(key, ())):
             raise ModelFailed(
-                f"the script for {request.agent_name} has {index} replies and was asked for one more",
+                f"the script for {request.agent_name} has only {index} replies",
                 reason="config",
             )
         self._next_step[key] = index + 1
