@@ -39,7 +39,7 @@ _POLL_SECONDS = 0.02
 """Seconds between two polls of a file that somebody is saving."""
 _MAX_POLLS = 25
 _MAX_OPEN_FILES = 64
-"""While at most so many conversations are open, each keeps its file descriptor."""
+"""Maximum number of open conversations up to which each keeps its file descriptor."""
 
 
 class SessionFile:
