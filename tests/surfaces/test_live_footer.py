@@ -1,4 +1,4 @@
-"""Lines below the words: they come, change and go, and the words read as if they had never been there."""
+"""The live footer: it is drawn below the output, and removing it leaves the output unchanged."""
 
 import io
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from terminal import TerminalEmulator
 from retinue.cli.ui.live_footer import FooterLine, LiveFooter, TerminalSize
 
 
-class Tty(io.StringIO):
+class RecordingTerminal(io.StringIO):
     """A terminal that counts what is written to it, write by write."""
 
     def __init__(self) -> None:
@@ -23,84 +23,84 @@ class Tty(io.StringIO):
         return super().write(text)
 
 
-def lines_of(*texts: str) -> list[FooterLine]:
+def footer_lines(*texts: str) -> list[FooterLine]:
     return [((text, ""),) for text in texts]
 
 
-class Stage:
-    """A footer on a terminal of some size, and what a person sees there."""
+class FooterScreen:
+    """A live footer on an emulated terminal."""
 
-    def __init__(self, glass: TerminalEmulator) -> None:
-        self.glass = glass
-        self.tty = Tty()
+    def __init__(self, emulator: TerminalEmulator) -> None:
+        self.emulator = emulator
+        self.tty = RecordingTerminal()
         self.footer = LiveFooter(
-            self.tty, current_size=lambda: TerminalSize(width=glass.width, height=glass.height)
+            self.tty, current_size=lambda: TerminalSize(width=emulator.width, height=emulator.height)
         )
 
-    def seen(self) -> list[str]:
-        """The terminal itself begins a line where a line ends."""
-        taken = "".join(self.tty.writes)
+    def visible_lines(self) -> list[str]:
+        """Return the lines on the screen after everything written so far. A terminal starts a new line at each line feed."""
+        written = "".join(self.tty.writes)
         self.tty.writes.clear()
-        self.glass.feed(taken.replace("\n", "\r\n"))
-        return self.glass.visible_lines()
+        self.emulator.feed(written.replace("\n", "\r\n"))
+        return self.emulator.visible_lines()
 
 
 @pytest.fixture
-def stage(terminal_emulator: type[TerminalEmulator]) -> Stage:
-    return Stage(terminal_emulator(width=20, height=8))
+def screen(terminal_emulator: type[TerminalEmulator]) -> FooterScreen:
+    return FooterScreen(terminal_emulator(width=20, height=8))
 
 
-def test_words_go_on_above_the_footer_where_they_stopped(stage: Stage):
-    stage.footer.write_above("One, ")
-    stage.footer.draw(lines_of("general#1"))
-    stage.footer.write_above("two")
-    stage.footer.write_above(".\nThree")
-    stage.footer.draw(lines_of("general#1", "scout#2"))
-    assert stage.seen() == ["One, two.", "Three", "general#1", "scout#2"]
-    stage.footer.draw(())
-    assert stage.seen() == ["One, two.", "Three"]
-    stage.footer.write_above(" more.")
-    assert stage.seen() == ["One, two.", "Three more."]
+def test_output_continues_above_the_footer_where_it_stopped(screen: FooterScreen):
+    screen.footer.write_above("One, ")
+    screen.footer.draw(footer_lines("general#1"))
+    screen.footer.write_above("two")
+    screen.footer.write_above(".\nThree")
+    screen.footer.draw(footer_lines("general#1", "scout#2"))
+    assert screen.visible_lines() == ["One, two.", "Three", "general#1", "scout#2"]
+    screen.footer.draw(())
+    assert screen.visible_lines() == ["One, two.", "Three"]
+    screen.footer.write_above(" more.")
+    assert screen.visible_lines() == ["One, two.", "Three more."]
 
 
-def test_a_frame_is_one_write_and_nothing_is_written_when_nothing_changed(stage: Stage):
+def test_each_redraw_is_one_write_and_an_unchanged_footer_writes_nothing(screen: FooterScreen):
     for count in (1, 6, 2):
-        stage.footer.write_above("words ")
-        stage.footer.write_above("and words\n")
-        stage.tty.writes.clear()
-        stage.footer.draw(lines_of(*["x"] * count))
-        stage.footer.write_above("again\n")
-        stage.footer.draw(lines_of(*["y"] * count))
-        assert len(stage.tty.writes) == 2
-        stage.footer.draw(lines_of(*["y"] * count))
-        assert len(stage.tty.writes) == 2
+        screen.footer.write_above("words ")
+        screen.footer.write_above("and words\n")
+        screen.tty.writes.clear()
+        screen.footer.draw(footer_lines(*["x"] * count))
+        screen.footer.write_above("again\n")
+        screen.footer.draw(footer_lines(*["y"] * count))
+        assert len(screen.tty.writes) == 2
+        screen.footer.draw(footer_lines(*["y"] * count))
+        assert len(screen.tty.writes) == 2
 
 
-def test_a_footer_that_shrinks_leaves_nothing_behind(stage: Stage):
-    stage.footer.draw(lines_of("a long line", "b", "c", "d"))
-    stage.footer.draw(lines_of("short"))
-    assert stage.seen() == ["short"]
-    stage.footer.draw(())
-    assert stage.seen() == []
+def test_a_footer_that_shrinks_leaves_nothing_behind(screen: FooterScreen):
+    screen.footer.draw(footer_lines("a long line", "b", "c", "d"))
+    screen.footer.draw(footer_lines("short"))
+    assert screen.visible_lines() == ["short"]
+    screen.footer.draw(())
+    assert screen.visible_lines() == []
 
 
 @pytest.mark.parametrize(
-    "words", ["x" * 20, "x" * 19, "x" * 21, "x" * 40, "漢" * 10, "x漢" * 9, "a\tb", "é" * 20]
+    "output", ["x" * 20, "x" * 19, "x" * 21, "x" * 40, "漢" * 10, "x漢" * 9, "a\tb", "é" * 20]
 )
-def test_a_line_that_fills_the_row_goes_on_as_it_would_have(
-    terminal_emulator: type[TerminalEmulator], words: str
+def test_a_line_that_fills_the_row_continues_as_without_a_footer(
+    terminal_emulator: type[TerminalEmulator], output: str
 ):
     with_footer, without = (
-        Stage(terminal_emulator(width=20, height=8)),
-        Stage(terminal_emulator(width=20, height=8)),
+        FooterScreen(terminal_emulator(width=20, height=8)),
+        FooterScreen(terminal_emulator(width=20, height=8)),
     )
-    with_footer.footer.write_above(words)
-    with_footer.footer.draw(lines_of("below"))
+    with_footer.footer.write_above(output)
+    with_footer.footer.draw(footer_lines("below"))
     with_footer.footer.write_above("and on")
-    with_footer.footer.draw(lines_of("below", "again"))
+    with_footer.footer.draw(footer_lines("below", "again"))
     with_footer.footer.draw(())
-    without.footer.write_above(words + "and on")
-    assert with_footer.seen() == without.seen()
+    without.footer.write_above(output + "and on")
+    assert with_footer.visible_lines() == without.visible_lines()
 
 
 @given(
@@ -110,68 +110,70 @@ def test_a_line_that_fills_the_row_goes_on_as_it_would_have(
         max_size=12,
     )
 )
-def test_whatever_was_drawn_meanwhile_the_words_are_all_that_is_left(
+def test_after_any_redraws_only_the_output_is_left(
     terminal_emulator: type[TerminalEmulator], steps: list[str | list[str]]
 ):
-    """The footer comes and goes between any pieces of any words, and they read as if it had never been there."""
+    """Whenever the footer is drawn between pieces of output, the terminal ends up as without a footer."""
     with_footer, without = (
-        Stage(terminal_emulator(width=20, height=400)),
-        Stage(terminal_emulator(width=20, height=400)),
+        FooterScreen(terminal_emulator(width=20, height=400)),
+        FooterScreen(terminal_emulator(width=20, height=400)),
     )
     for step in steps:
         if isinstance(step, str):
             with_footer.footer.write_above(step)
             without.footer.write_above(step)
         else:
-            with_footer.footer.draw(lines_of(*step))
+            with_footer.footer.draw(footer_lines(*step))
     with_footer.footer.draw(())
-    assert with_footer.seen() == without.seen()
+    assert with_footer.visible_lines() == without.visible_lines()
 
 
-def test_pictures_of_uncertain_width_hide_the_footer_until_their_line_ends(stage: Stage):
-    stage.footer.write_above("done 👩\u200d💻")
-    stage.footer.draw(lines_of("general#1"))
-    assert stage.tty.writes == ["done 👩\u200d💻"]
-    stage.footer.write_above("\n")
-    stage.footer.draw(lines_of("general#1"))
-    assert "general#1" in stage.tty.writes[-1]
+def test_characters_of_uncertain_width_hide_the_footer_until_their_line_ends(screen: FooterScreen):
+    screen.footer.write_above("done 👩\u200d💻")
+    screen.footer.draw(footer_lines("general#1"))
+    assert screen.tty.writes == ["done 👩\u200d💻"]
+    screen.footer.write_above("\n")
+    screen.footer.draw(footer_lines("general#1"))
+    assert "general#1" in screen.tty.writes[-1]
 
 
-def test_a_terminal_that_became_narrower_loses_no_words(stage: Stage):
-    stage.footer.write_above("One two")
-    stage.footer.draw(lines_of("a footer line here"))
-    stage.glass.width = 10
-    stage.footer.write_above(" three")
-    stage.footer.draw(())
-    assert "\x1b[1A\x1b[1G\x1b[J three" in stage.tty.writes[-1]
+def test_a_terminal_that_becomes_narrower_loses_no_output(screen: FooterScreen):
+    screen.footer.write_above("One two")
+    screen.footer.draw(footer_lines("a footer line here"))
+    screen.emulator.width = 10
+    screen.footer.write_above(" three")
+    screen.footer.draw(())
+    assert "\x1b[1A\x1b[1G\x1b[J three" in screen.tty.writes[-1]
 
 
-def test_while_a_person_is_asked_nothing_is_drawn_where_they_type(stage: Stage):
-    asking: list[bool] = []
-    stage.footer.is_paused = lambda: bool(asking)
-    stage.footer.draw(lines_of("general#1"))
-    asking.append(True)
-    stage.footer.write_above("? yes or no\n")
-    assert stage.seen() == ["? yes or no"]
-    stage.footer.draw(lines_of("general#1"))
-    assert stage.seen() == ["? yes or no"]
-    asking.clear()
-    stage.footer.draw(lines_of("general#1"))
-    assert stage.seen() == ["? yes or no", "general#1"]
+def test_no_footer_is_drawn_while_the_user_answers_a_prompt(screen: FooterScreen):
+    prompts: list[bool] = []
+    screen.footer.is_paused = lambda: bool(prompts)
+    screen.footer.draw(footer_lines("general#1"))
+    prompts.append(True)
+    screen.footer.write_above("? yes or no\n")
+    assert screen.visible_lines() == ["? yes or no"]
+    screen.footer.draw(footer_lines("general#1"))
+    assert screen.visible_lines() == ["? yes or no"]
+    prompts.clear()
+    screen.footer.draw(footer_lines("general#1"))
+    assert screen.visible_lines() == ["? yes or no", "general#1"]
 
 
-def test_a_terminal_too_low_for_the_footer_has_none(terminal_emulator: type[TerminalEmulator]):
-    stage = Stage(terminal_emulator(width=20, height=3))
-    stage.footer.draw(lines_of("a", "b", "c"))
-    assert stage.seen() == []
+def test_no_footer_is_drawn_on_a_terminal_with_too_few_lines(terminal_emulator: type[TerminalEmulator]):
+    screen = FooterScreen(terminal_emulator(width=20, height=3))
+    screen.footer.draw(footer_lines("a", "b", "c"))
+    assert screen.visible_lines() == []
 
 
-def test_what_scrolled_away_stays_as_it_was(stage: Stage):
-    def drawn(lines: Sequence[str]) -> None:
-        stage.footer.draw(lines_of(*lines))
+def test_output_that_scrolled_out_of_view_is_unchanged(screen: FooterScreen):
+    def draw(lines: Sequence[str]) -> None:
+        screen.footer.draw(footer_lines(*lines))
 
     for number in range(30):
-        stage.footer.write_above(f"line {number}\n")
-        drawn([f"at {number}", "below"])
-    assert stage.seen() == [*(f"line {number}" for number in range(24, 30)), "at 29", "below"]
-    assert ["".join(line) for line in stage.glass.lines[:24]] == [f"line {number}" for number in range(24)]
+        screen.footer.write_above(f"line {number}\n")
+        draw([f"at {number}", "below"])
+    assert screen.visible_lines() == [*(f"line {number}" for number in range(24, 30)), "at 29", "below"]
+    assert ["".join(line) for line in screen.emulator.lines[:24]] == [
+        f"line {number}" for number in range(24)
+    ]

@@ -1,4 +1,4 @@
-"""What is drawn of a tree of runs, line by line: cards for children, lines for the others."""
+"""The lines that show a run tree: cards for child runs, single lines for other runs."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,69 +12,69 @@ from retinue.cli.ui.run_tree import RunTree, depth_first_order, format_duration,
 from retinue.domain.event import Event, EventKind
 from retinue.domain.run import Run, RunRequest, Status, WaitReason
 
-BEGUN = datetime(2026, 11, 15, tzinfo=UTC)
+STARTED_AT = datetime(2026, 11, 15, tzinfo=UTC)
 RULE = "─" * 59
 
 
-def a_run(number: int, parent: int = 0, **facts: Any) -> Run:
-    agent = facts.pop("agent", "researcher" if parent else "general")
-    label = facts.pop("label", "")
-    asked = RunRequest(
+def make_run(number: int, parent: int = 0, **fields: Any) -> Run:
+    agent = fields.pop("agent", "researcher" if parent else "general")
+    label = fields.pop("label", "")
+    request = RunRequest(
         key=f"k{number}",
         agent=agent,
         task=f"task {number}",
         label=label,
-        parent_run=an_id(parent) if parent else None,
+        parent_run=run_id(parent) if parent else None,
     )
     run = Run(
-        id=an_id(number),
-        request=asked,
+        id=run_id(number),
+        request=request,
         session_id=f"S{number}",
         slug=f"s{number}",
         session_key="k",
         agent=agent,
         transcript_path="/s/session.md",
-        root_id=an_id(1),
+        root_id=run_id(1),
         status=Status.RUNNING,
-        created_at=BEGUN,
-        started_at=BEGUN,
+        created_at=STARTED_AT,
+        started_at=STARTED_AT,
     )
-    return replace(run, **facts)
+    return replace(run, **fields)
 
 
-def an_id(number: int) -> str:
+def run_id(number: int) -> str:
     return f"R{number:05}"
 
 
-def told(
+def apply_event(
     tree: RunTree, kind: EventKind, number: int, parent: int = 1, *, after: float = 0, **data: Any
 ) -> None:
     tree.apply_event(
         Event(
             kind=kind,
-            at=BEGUN + timedelta(seconds=after),
+            at=STARTED_AT + timedelta(seconds=after),
             session="S",
-            run=an_id(number),
-            parent_run=an_id(parent) if number > 1 else "",
+            run=run_id(number),
+            parent_run=run_id(parent) if number > 1 else "",
             agent="researcher" if number > 1 else "general",
             data=data,
         )
     )
 
 
-def a_family(*runs: Run) -> RunTree:
+def make_tree(*runs: Run) -> RunTree:
     tree = RunTree()
     tree.update(runs)
     return tree
 
 
-def seen(tree: RunTree, *, after: float = 0, watched: int = 1, most: int = 14) -> list[str]:
+def visible_lines(tree: RunTree, *, after: float = 0, watched: int = 1, max_lines: int = 14) -> list[str]:
     view = TreeView(
         tree=tree,
-        watched_run=an_id(watched) if watched else "",
-        now=BEGUN + timedelta(seconds=after),
+        watched_run=run_id(watched) if watched else "",
+        now=STARTED_AT + timedelta(seconds=after),
         width=60,
-        max_lines=most,
+        max_lines=max_lines,
     )
     lines = view.lines()
     assert all(len(line_text(line)) < 60 for line in lines)
@@ -82,17 +82,18 @@ def seen(tree: RunTree, *, after: float = 0, watched: int = 1, most: int = 14) -
 
 
 @pytest.fixture
-def pair() -> RunTree:
-    """A parent that waits for a child, which has just been asked for."""
-    return a_family(
-        a_run(1, status=Status.WAITING, waiting_for=WaitReason.CHILD), a_run(2, 1, label="analyze patterns")
+def tree() -> RunTree:
+    """A parent that waits for a child that was just created."""
+    return make_tree(
+        make_run(1, status=Status.WAITING, waiting_for=WaitReason.CHILD),
+        make_run(2, 1, label="analyze patterns"),
     )
 
 
-def test_a_child_is_a_card_between_rules_below_the_run_that_asked(pair: RunTree):
+def test_a_child_is_shown_as_a_card_between_rules_above_its_parent(tree: RunTree):
     """Shows: A051."""
-    told(pair, "run.state", 2, phase="wait")
-    assert seen(pair, after=2) == [
+    apply_event(tree, "run.state", 2, phase="wait")
+    assert visible_lines(tree, after=2) == [
         RULE,
         "Researcher Task: analyze patterns   researcher#2 running 2s",
         "Waiting...",
@@ -101,74 +102,74 @@ def test_a_child_is_a_card_between_rules_below_the_run_that_asked(pair: RunTree)
     ]
 
 
-def test_a_silent_model_is_told_of_after_a_while_and_not_before(pair: RunTree):
+def test_waiting_is_shown_only_after_the_model_was_silent_for_a_while(tree: RunTree):
     """Shows: A042."""
-    told(pair, "run.state", 2, phase="wait", after=10)
-    assert "Waiting..." not in seen(pair, after=11.4)
-    assert "Waiting..." in seen(pair, after=11.5)
+    apply_event(tree, "run.state", 2, phase="wait", after=10)
+    assert "Waiting..." not in visible_lines(tree, after=11.4)
+    assert "Waiting..." in visible_lines(tree, after=11.5)
 
 
-def test_a_model_that_calls_tools_in_time_is_not_said_to_be_silent(pair: RunTree):
+def test_a_model_that_calls_tools_in_time_is_not_shown_as_waiting(tree: RunTree):
     """Shows: A042, A052."""
-    told(pair, "run.state", 2, phase="wait")
-    told(pair, "run.state", 2, phase="tool", calls=1, total=1, after=1)
-    told(pair, "tool.started", 2, tool="read", call="C", args='{"path": "src/x.py"}', after=1)
-    assert seen(pair, after=9)[2:4] == ["Calling Tools... (+1)", "  read src/x.py"]
-    told(pair, "tool.ended", 2, tool="read", call="C", ok=True, after=9)
-    told(pair, "run.state", 2, phase="wait", after=9)
-    assert seen(pair, after=10)[2:4] == ["Calling Tools... (+1)", "  read src/x.py"]
-    assert seen(pair, after=10.5)[2:4] == ["Waiting...", RULE]
+    apply_event(tree, "run.state", 2, phase="wait")
+    apply_event(tree, "run.state", 2, phase="tool", calls=1, total=1, after=1)
+    apply_event(tree, "tool.started", 2, tool="read", call="C", args='{"path": "src/x.py"}', after=1)
+    assert visible_lines(tree, after=9)[2:4] == ["Calling Tools... (+1)", "  read src/x.py"]
+    apply_event(tree, "tool.ended", 2, tool="read", call="C", ok=True, after=9)
+    apply_event(tree, "run.state", 2, phase="wait", after=9)
+    assert visible_lines(tree, after=10)[2:4] == ["Calling Tools... (+1)", "  read src/x.py"]
+    assert visible_lines(tree, after=10.5)[2:4] == ["Waiting...", RULE]
 
 
-def test_a_card_counts_all_calls_and_shows_the_latest(pair: RunTree):
+def test_a_card_counts_all_calls_and_shows_the_latest(tree: RunTree):
     """Shows: A043, A044."""
-    told(pair, "run.state", 2, phase="tool", calls=2, total=2)
+    apply_event(tree, "run.state", 2, phase="tool", calls=2, total=2)
     for call in ("a", "b"):
-        told(pair, "tool.started", 2, tool="read", call=call, args=f'{{"path": "{call}.py"}}')
-    assert seen(pair)[2:5] == ["Calling Tools... (+2)", "  read a.py", "  read b.py"]
-    told(pair, "run.state", 2, phase="wait")
-    told(pair, "run.state", 2, phase="tool", calls=1, total=3)
-    told(pair, "tool.started", 2, tool="grep", call="c", args='{"pattern": "cron", "path": "src"}')
-    assert seen(pair)[2:5] == ["Calling Tools... (+3)", "  grep cron path=src", RULE]
+        apply_event(tree, "tool.started", 2, tool="read", call=call, args=f'{{"path": "{call}.py"}}')
+    assert visible_lines(tree)[2:5] == ["Calling Tools... (+2)", "  read a.py", "  read b.py"]
+    apply_event(tree, "run.state", 2, phase="wait")
+    apply_event(tree, "run.state", 2, phase="tool", calls=1, total=3)
+    apply_event(tree, "tool.started", 2, tool="grep", call="c", args='{"pattern": "cron", "path": "src"}')
+    assert visible_lines(tree)[2:5] == ["Calling Tools... (+3)", "  grep cron path=src", RULE]
 
 
-def test_many_calls_are_counted_and_not_all_shown(pair: RunTree):
-    told(pair, "run.state", 2, phase="tool", calls=9, total=9)
+def test_many_calls_are_counted_and_not_all_shown(tree: RunTree):
+    apply_event(tree, "run.state", 2, phase="tool", calls=9, total=9)
     for call in "abcdefghi":
-        told(pair, "tool.started", 2, tool="ls", call=call, args="{}")
-    assert seen(pair)[2:7] == ["Calling Tools... (+9)", "  ls", "  ls", "  ls", "  … and 6 more"]
+        apply_event(tree, "tool.started", 2, tool="ls", call=call, args="{}")
+    assert visible_lines(tree)[2:7] == ["Calling Tools... (+9)", "  ls", "  ls", "  ls", "  … and 6 more"]
 
 
-def test_a_card_says_what_its_agent_waits_for_a_person_with(pair: RunTree):
-    told(pair, "run.state", 2, phase="approval")
-    assert seen(pair, after=3)[2] == "Waiting for an approval"
+def test_a_card_shows_that_its_run_waits_for_an_approval(tree: RunTree):
+    apply_event(tree, "run.state", 2, phase="approval")
+    assert visible_lines(tree, after=3)[2] == "Waiting for an approval"
 
 
-def test_a_card_goes_with_its_run_however_that_ended(pair: RunTree):
+def test_a_card_disappears_when_its_run_ends_with_any_status(tree: RunTree):
     """Shows: A054, A072."""
     for status in ("done", "failed", "cancelled"):
-        pair.update([a_run(2, 1, label="analyze patterns")])
-        assert RULE in seen(pair)
-        told(pair, "run.ended", 2, status=status)
-        assert seen(pair, after=1) == ["general#1 waiting 1s"]
+        tree.update([make_run(2, 1, label="analyze patterns")])
+        assert RULE in visible_lines(tree)
+        apply_event(tree, "run.ended", 2, status=status)
+        assert visible_lines(tree, after=1) == ["general#1 waiting 1s"]
 
 
-def test_nothing_that_is_told_late_brings_a_card_back(pair: RunTree):
+def test_late_events_of_an_ended_run_do_not_show_its_card_again(tree: RunTree):
     """Shows: A072."""
-    told(pair, "run.ended", 2, status="done")
-    told(pair, "tool.ended", 2, tool="read", call="C", ok=True)
-    told(pair, "run.state", 2, phase="wait")
-    assert seen(pair, after=1) == ["general#1 waiting 1s"]
+    apply_event(tree, "run.ended", 2, status="done")
+    apply_event(tree, "tool.ended", 2, tool="read", call="C", ok=True)
+    apply_event(tree, "run.state", 2, phase="wait")
+    assert visible_lines(tree, after=1) == ["general#1 waiting 1s"]
 
 
-def test_the_children_of_a_child_stand_in_its_card(pair: RunTree):
-    pair.update([a_run(3, 2, agent="scout", status=Status.QUEUED)])
-    assert seen(pair, after=4)[3:5] == ["  scout#3 queued 4s", RULE]
+def test_grandchildren_are_listed_in_the_card_of_their_parent(tree: RunTree):
+    tree.update([make_run(3, 2, agent="scout", status=Status.QUEUED)])
+    assert visible_lines(tree, after=4)[3:5] == ["  scout#3 queued 4s", RULE]
 
 
-def test_two_cards_share_the_rule_between_them(pair: RunTree):
-    pair.update([a_run(3, 1, agent="scout", label="look about")])
-    assert [line.split("  ")[0] for line in seen(pair)] == [
+def test_two_cards_share_the_rule_between_them(tree: RunTree):
+    tree.update([make_run(3, 1, agent="scout", label="look about")])
+    assert [line.split("  ")[0] for line in visible_lines(tree)] == [
         RULE,
         "Researcher Task: analyze patterns",
         "",
@@ -180,12 +181,12 @@ def test_two_cards_share_the_rule_between_them(pair: RunTree):
     ]
 
 
-def test_a_hundred_runs_are_a_few_lines():
+def test_a_hundred_runs_are_shown_in_a_few_lines():
     """Shows: D033."""
-    tree = a_family(a_run(1), *(a_run(number, 1, status=Status.QUEUED) for number in range(2, 60)))
-    tree.update([a_run(number, 1) for number in range(60, 102)])
-    told(tree, "tool.started", 60, tool="read", call="C", args='{"path": "src/x.py"}')
-    lines = seen(tree, after=75, most=6)
+    tree = make_tree(make_run(1), *(make_run(number, 1, status=Status.QUEUED) for number in range(2, 60)))
+    tree.update([make_run(number, 1) for number in range(60, 102)])
+    apply_event(tree, "tool.started", 60, tool="read", call="C", args='{"path": "src/x.py"}')
+    lines = visible_lines(tree, after=75, max_lines=6)
     assert lines == [
         "researcher#60 running 1m 15s · read src/x.py",
         "researcher#61 running 1m 15s",
@@ -196,44 +197,46 @@ def test_a_hundred_runs_are_a_few_lines():
     ]
 
 
-def test_several_runs_beside_each_other_are_lines():
-    other = a_run(9, agent="scout")
-    tree = a_family(a_run(1), replace(other, root_id=other.id))
-    assert seen(tree, watched=0, after=1) == ["general#1 running 1s", "scout#1 running 1s"]
+def test_several_top_level_runs_are_one_line_each():
+    other = make_run(9, agent="scout")
+    tree = make_tree(make_run(1), replace(other, root_id=other.id))
+    assert visible_lines(tree, watched=0, after=1) == ["general#1 running 1s", "scout#1 running 1s"]
 
 
-def test_a_run_that_has_just_begun_gets_no_line():
-    assert seen(a_family(a_run(1)), after=0.4) == []
-    assert seen(a_family(a_run(1)), after=0.6) == ["general#1 running 0s"]
+def test_a_run_gets_its_line_only_after_half_a_second():
+    assert visible_lines(make_tree(make_run(1)), after=0.4) == []
+    assert visible_lines(make_tree(make_run(1)), after=0.6) == ["general#1 running 0s"]
 
 
-def test_a_run_of_another_tree_is_not_shown(pair: RunTree):
-    other = Event(kind="run.queued", at=BEGUN, session="S", run="other", parent_run="another", agent="spy")
-    assert not pair.apply_event(other)
-    assert not any("spy" in line for line in seen(pair))
-
-
-def test_what_the_ledger_knows_of_other_processes_is_shown(pair: RunTree):
-    pair.update(
-        [a_run(2, 1, label="analyze patterns", status=Status.WAITING, waiting_for=WaitReason.APPROVAL)]
+def test_a_run_of_another_tree_is_not_shown(tree: RunTree):
+    other = Event(
+        kind="run.queued", at=STARTED_AT, session="S", run="other", parent_run="another", agent="spy"
     )
-    assert "researcher#2 waiting" in seen(pair)[1]
-    pair.remove([an_id(2)])
-    assert seen(pair, after=1) == ["general#1 waiting 1s"]
+    assert not tree.apply_event(other)
+    assert not any("spy" in line for line in visible_lines(tree))
 
 
-def test_names_and_words_cannot_command_the_terminal(pair: RunTree):
+def test_run_states_read_from_the_ledger_are_shown(tree: RunTree):
+    tree.update(
+        [make_run(2, 1, label="analyze patterns", status=Status.WAITING, waiting_for=WaitReason.APPROVAL)]
+    )
+    assert "researcher#2 waiting" in visible_lines(tree)[1]
+    tree.remove([run_id(2)])
+    assert visible_lines(tree, after=1) == ["general#1 waiting 1s"]
+
+
+def test_control_sequences_in_labels_and_arguments_are_escaped(tree: RunTree):
     """Shows: U01."""
-    pair.update([a_run(3, 1, label="\x1b[2J\u202eevil\n\n" + "x" * 500)])
-    told(pair, "tool.started", 3, tool="no\x1b[2J", call="C", args='{"path": "\\u001b]0;t\\u0007"}')
-    told(pair, "run.state", 1, phase="model", note="again in \x1b[6n 3 s")
-    lines = "".join(seen(pair, after=1))
+    tree.update([make_run(3, 1, label="\x1b[2J\u202eevil\n\n" + "x" * 500)])
+    apply_event(tree, "tool.started", 3, tool="no\x1b[2J", call="C", args='{"path": "\\u001b]0;t\\u0007"}')
+    apply_event(tree, "run.state", 1, phase="model", note="again in \x1b[6n 3 s")
+    lines = "".join(visible_lines(tree, after=1))
     assert "␛[2J<U+202E>evil" in lines
     assert not {"\x1b", "\x07", "\u202e", "\n"} & set(lines)
 
 
 @pytest.mark.parametrize(
-    ("tool", "args", "words"),
+    ("tool", "args", "summary"),
     [
         ("read", '{"path": "src/x.py"}', "read src/x.py"),
         ("grep", '{"pattern": "cron", "path": "src"}', "grep cron path=src"),
@@ -244,31 +247,31 @@ def test_names_and_words_cannot_command_the_terminal(pair: RunTree):
         ("todo", '{"items": ["a", "b"]}', 'todo ["a", "b"]'),
     ],
 )
-def test_a_call_is_told_in_words(tool: str, args: str, words: str):
-    assert tool_call_summary(tool, args) == words
+def test_a_tool_call_is_summarized_in_one_line(tool: str, args: str, summary: str):
+    assert tool_call_summary(tool, args) == summary
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0s"), (59.9, "59s"), (61, "1m 1s"), (7_322, "2h 2m"), (-3, "0s")]
+    ("seconds", "text"), [(0, "0s"), (59.9, "59s"), (61, "1m 1s"), (7_322, "2h 2m"), (-3, "0s")]
 )
-def test_a_time_has_at_most_two_units(seconds: float, words: str):
-    assert format_duration(timedelta(seconds=seconds)) == words
+def test_a_duration_has_at_most_two_units(seconds: float, text: str):
+    assert format_duration(timedelta(seconds=seconds)) == text
 
 
-def test_runs_are_listed_below_whoever_asked_and_count_those_that_have_ended():
+def test_live_runs_are_listed_below_their_nearest_live_ancestor_and_numbered_with_ended_runs():
     """Shows: D033."""
     family = [
-        a_run(1),
-        a_run(2, 1, status=Status.DONE),
-        a_run(3, 2),
-        a_run(4, 1, agent="oracle"),
-        a_run(5, 3),
+        make_run(1),
+        make_run(2, 1, status=Status.DONE),
+        make_run(3, 2),
+        make_run(4, 1, agent="oracle"),
+        make_run(5, 3),
     ]
     live = [run for run in reversed(family) if run.status.is_live]
     assert [(depth, run.id) for depth, run in depth_first_order(live, family)] == [
-        (0, an_id(1)),
-        (1, an_id(3)),
-        (2, an_id(5)),
-        (1, an_id(4)),
+        (0, run_id(1)),
+        (1, run_id(3)),
+        (2, run_id(5)),
+        (1, run_id(4)),
     ]
-    assert run_labels(family)[an_id(4)] == "oracle#4"
+    assert run_labels(family)[run_id(4)] == "oracle#4"
