@@ -75,7 +75,7 @@ def test_a_waiting_run_names_its_approvals_and_the_approval_has_all_fields(
 
 def test_approvals_are_listed_as_a_table_and_shown_as_a_card(cli: CliFixture, waiting_run: dict[str, Any]):
     table = cli("approvals", "list")
-    assert table.out.split("\n")[0].split() == ["APPROVAL", "STATE", "WHO", "WANTS", "UNTIL"]
+    assert table.out.split("\n")[0].split() == ["APPROVAL", "STATE", "AGENT", "REQUEST", "EXPIRES"]
     assert table.out.split("\n")[1].split()[:4] == [
         waiting_run["approvals"][0],
         "pending",
@@ -113,7 +113,7 @@ def test_answering_an_approval_continues_a_run_that_no_process_executes(
     assert cli("approvals", "list", "--json").json == []
     (row,) = cli("approvals", "list", "--all", "--json").json
     assert (row["state"], row["answer"], row["answered_by"]) == ("used", "allow", "person")
-    assert cli("approvals", "show", approval_id).out.rstrip().endswith("used: person said allow")
+    assert cli("approvals", "show", approval_id).out.rstrip().endswith("used: person answered allow")
 
 
 def test_after_a_denial_the_run_continues_without_the_call(cli: CliFixture, waiting_run: dict[str, Any]):

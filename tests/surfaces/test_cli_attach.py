@@ -65,7 +65,7 @@ def test_runs_are_listed_as_a_tree_and_as_a_flat_array(gated_cli: CliFixture, tr
     """Shows: D033, E021, E031."""
     output = gated_cli("subagent", "list")
     heading, parent, child = output.out.splitlines()
-    assert heading.split() == ["WHO", "TIME", "TURNS", "TOOLS", "TOKENS", "RUN", "SESSION", "DOES"]
+    assert heading.split() == ["AGENT", "TIME", "TURNS", "TOOLS", "TOKENS", "RUN", "SESSION", "TASK"]
     assert parent.startswith("general#1 waiting for child  ")
     assert child.startswith("  researcher#2 running  ")
     assert [tree[1]["run_id"] in parent, tree[0]["run_id"] in child] == [True, True]

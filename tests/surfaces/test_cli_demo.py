@@ -116,7 +116,7 @@ def test_each_thing_is_printed_once_in_lines_that_fit():
 @pytest.mark.parametrize(
     ("kill_report", "snapshot", "expected"),
     [
-        (None, TreeSnapshot(runs=(make_run("parent"),), entries={}), "did not start sub-agents"),
+        (None, TreeSnapshot(runs=(make_run("parent"),), entries={}), "started no sub-agents"),
         (None, FINISHED_TREE, "finished before the worker could be killed"),
         (
             KillReport(

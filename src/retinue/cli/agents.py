@@ -26,13 +26,13 @@ AGENT_COLUMNS: Sequence[Column] = (
     ("AGENT", lambda row: row["name"]),
     ("ROLES", lambda row: " ".join(row["roles"])),
     ("MODEL", lambda row: row["model"] or "-"),
-    ("FROM", lambda row: row["source"]),
-    ("WHAT", lambda row: row["description"]),
+    ("SOURCE", lambda row: row["source"]),
+    ("DESCRIPTION", lambda row: row["description"]),
 )
 
 FIELD_COLUMNS: Sequence[Column] = (
     ("FIELD", lambda row: row["field"]),
-    ("FROM", lambda row: row["source"]),
+    ("SOURCE", lambda row: row["source"]),
     ("VALUE", lambda row: row["value"]),
 )
 
@@ -53,16 +53,16 @@ def agents() -> None:
 
 
 @agents.command("list")
-@click.option("--all", "every", is_flag=True, help="Include hidden agents.")
+@click.option("--all", "include_hidden", is_flag=True, help="Include hidden agents.")
 @with_app()
-async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
+async def list_agents(app: App, terminal: Terminal, include_hidden: bool) -> None:
     """List the agents you can choose from.
 
-    Invalid definitions are named on standard error.
+    Invalid definitions are reported on standard error.
     """
     cwd = str(Path.cwd())
     terminal.print_table(
-        app.agents.list_json(cwd, hidden=every),
+        app.agents.list_json(cwd, hidden=include_hidden),
         AGENT_COLUMNS,
         empty_note="No agents. Add an agent file to the agents folder of your configuration.",
     )
@@ -76,7 +76,7 @@ async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
 @click.argument("name")
 @with_app()
 async def show_agent(app: App, terminal: Terminal, name: str) -> None:
-    """Show every field of an agent with its source, and the tools and skills it is offered."""
+    """Show every field of an agent with its source, and the available tools and skills."""
     cwd = str(Path.cwd())
     facts = await app.agents.to_json(name, cwd)
     if terminal.json:
@@ -110,11 +110,10 @@ async def delete_agent(app: App, terminal: Terminal, name: str) -> None:
 async def check_agents(terminal: Terminal, _home: str | None, path: str) -> int:
     """Check a definition, or every definition in a folder, without writing anything.
 
-    For each field, says whether it is kept, changed or dropped. Also reads the definition formats of other
-    programs.
+    Reports whether each field is kept, changed or dropped. Also reads the definition formats of other
+    programs. Other files in a folder are listed and skipped.
 
-    Exits with 1 if a definition cannot be used, or if none is found. Files of other kinds in a folder are
-    named and skipped.
+    The exit code is 1 if a definition is not usable, or if none was found.
     """
     results = importer.check_definitions(_existing_path(path))
     if terminal.json:

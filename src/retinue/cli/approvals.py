@@ -17,14 +17,14 @@ from retinue.domain.run import Run, Status, run_as_json
 APPROVAL_COLUMNS: Sequence[Column] = (
     ("APPROVAL", lambda row: row["id"]),
     ("STATE", lambda row: row["state"]),
-    ("WHO", lambda row: row["agent"]),
+    ("AGENT", lambda row: row["agent"]),
     (
-        "WANTS",
+        "REQUEST",
         lambda row: (
             row["tool"] if row["access"] == "tool" else f"{row['tool']} {one_line(row['resource'], 80)}"
         ),
     ),
-    ("UNTIL", lambda row: row["expires_at"]),
+    ("EXPIRES", lambda row: row["expires_at"]),
 )
 
 
@@ -32,20 +32,20 @@ APPROVAL_COLUMNS: Sequence[Column] = (
 def approvals() -> None:
     """List, show and answer approval requests.
 
-    Agents ask before they write a file, run a command, use a tool or get a wider scope. On a terminal, `run`
-    and `chat` ask you directly. Otherwise they exit with code 6 and the run waits here for an answer, for at
-    most `limits.approval_seconds`; after that the answer is deny.
+    Agents need approval to write a file, run a command, use certain tools, or get more permissions. On a
+    terminal, `run` and `chat` ask you directly. Otherwise they exit with code 6, and the run waits for an
+    answer. After `limits.approval_seconds` the request is denied.
 
-    ID is an approval's id or an unambiguous prefix of it. An answer applies to one exact call, once.
+    ID is an approval's id or an unambiguous prefix. An answer applies to one exact call, once.
     """
 
 
 @approvals.command("list")
-@click.option("--all", "everything", is_flag=True, help="Include answered, used and expired approvals.")
+@click.option("--all", "all_states", is_flag=True, help="Include answered, used and expired approvals.")
 @with_app()
-async def list_approvals(app: App, terminal: Terminal, everything: bool) -> None:
-    """List the approvals that are waiting for an answer, oldest first."""
-    rows = await app.approvals.list(all_states=everything)
+async def list_approvals(app: App, terminal: Terminal, all_states: bool) -> None:
+    """List pending approvals, oldest first."""
+    rows = await app.approvals.list(all_states=all_states)
     empty_note = "No approvals are pending."
     terminal.print_table([approval_as_json(each) for each in rows], APPROVAL_COLUMNS, empty_note=empty_note)
 
@@ -54,7 +54,7 @@ async def list_approvals(app: App, terminal: Terminal, everything: bool) -> None
 @click.argument("approval", metavar="ID")
 @with_app()
 async def show_approval(app: App, terminal: Terminal, approval: str) -> None:
-    """Show the exact call, who asked for it, and why it requires approval."""
+    """Show the exact call, who requested it, and why it requires approval."""
     found = await app.approvals.find(approval)
     if terminal.json:
         terminal.print_json(approval_as_json(found))
@@ -71,9 +71,9 @@ async def show_approval(app: App, terminal: Terminal, approval: str) -> None:
 async def answer_approval(app: App, terminal: Terminal, approval: str, answer: str) -> int:
     """Allow or deny one exact call, once.
 
-    When an agent asks for a wider scope, allow permits its next such call, and add writes the permission into
-    the session's preset.md permanently. The run continues at once: in the process that runs it, or else here,
-    until it ends or asks again (exit code 6).
+    If an agent requests more permissions, allow permits the next such call, and add grants the permission
+    permanently, in the session's preset.md. The run continues at once, in its own process or else here, until
+    it ends or needs another approval (exit code 6).
     """
     pending = await app.approvals.find(approval)
     answered = await app.approvals.answer(pending.id, answer)
@@ -128,9 +128,9 @@ async def _resume_run(app: App, run: Run) -> Run:
 
 
 async def _wait_for_root_run(app: App, terminal: Terminal, run: Run) -> int:
-    """Wait for the root run, unless another process runs it, and return the exit code.
+    """Wait for the root run, unless another process executes it, and return the exit code.
 
-    A daemon's tree may need the next answer; without this nobody here would see it end.
+    The tree may belong to the connected daemon, so the end of this run is not the end of the tree.
     """
     root_run = await app.runs.find(run.root_id)
     if (
@@ -149,5 +149,5 @@ async def _wait_for_root_run(app: App, terminal: Terminal, run: Run) -> int:
 
 def _state_text(approval: Approval) -> str:
     if approval.answer is not None:
-        return f"{approval.state}: {approval.answered_by} said {approval.answer}"
+        return f"{approval.state}: {approval.answered_by} answered {approval.answer}"
     return str(approval.state)

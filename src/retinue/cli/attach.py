@@ -13,7 +13,7 @@ from retinue.cli.follow import RunEventPrinter, detach_on_hangup, status_sentenc
 from retinue.cli.options import Command
 from retinue.cli.run_waiter import (
     ANSWER_POLL_SECONDS,
-    UserLeft,
+    UserDetached,
     load_run_trees,
     resume_orphaned_runs,
     wait_for_runs,
@@ -31,8 +31,8 @@ from retinue.errors import RetinueError
 async def attach(app: App, terminal: Terminal, session: str) -> int:
     """Follow SESSION until none of its runs is active, whichever process runs them.
 
-    Runs whose process has died continue here, and their questions are put to you. Ctrl-C detaches without
-    stopping runs of other processes.
+    Resumes runs whose process has died, and asks you their questions. Ctrl-C detaches without stopping runs
+    of other processes.
     """
     target = await app.sessions.find(session)
     snippet = f": {one_line(target.last_snippet, 80)}" if target.last_snippet else ""
@@ -42,13 +42,13 @@ async def attach(app: App, terminal: Terminal, session: str) -> int:
     with app.listen(follower.printer.on_event), catch_interrupts() as interrupted, detach_on_hangup():
         try:
             await follower.follow(interrupted)
-        except UserLeft:
+        except UserDetached:
             detached = True
     return await _print_final_state(follower, detached=detached)
 
 
 async def _print_final_state(follower: "SessionFollower", *, detached: bool) -> int:
-    """Print how the followed runs stand now, and return the exit code."""
+    """Print the current state of the followed runs, and return the exit code."""
     terminal = follower.terminal
     runs = [await follower.app.runs.find(run_id) for run_id in follower.run_ids]
     if terminal.json:
@@ -111,7 +111,7 @@ class SessionFollower:
                     ids,
                     interrupted,
                     self.prompter,
-                    on_leave=stop_progress,
+                    before_interrupt=stop_progress,
                     cancel_on_interrupt=False,
                 )
                 polling.cancel()
@@ -128,7 +128,7 @@ class SessionFollower:
     async def _print_new_entries(self, *, mark_only: bool = False) -> None:
         """Print new transcript entries, except those already shown as events."""
         with suppress(OSError, RetinueError):
-            file_info = os.stat(self.transcript_path)  # noqa: PTH116  (a name, as the store has it)
+            file_info = os.stat(self.transcript_path)  # noqa: PTH116  (a single stat call)
             if (stamp := (file_info.st_size, file_info.st_mtime_ns)) == self.file_stamp:
                 return
             entries = await self.app.sessions.entries(self.session.path)

@@ -102,10 +102,10 @@ def with_app(
                         if executes_runs or controls_runs
                         else nullcontext(DaemonLinkState.NO_DAEMON)
                     )
-                    async with daemon_link as terms:
+                    async with daemon_link as link_state:
                         if (
                             executes_runs
-                            and terms is DaemonLinkState.SETTINGS_DIFFER
+                            and link_state is DaemonLinkState.SETTINGS_DIFFER
                             and not kwargs.get("background")
                         ):
                             terminal.print_note(DAEMON_MISMATCH_NOTE, colour="33")

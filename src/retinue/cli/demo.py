@@ -1,4 +1,4 @@
-"""The demo command: agents at work, a kill in the middle, the result, and what to try next."""
+"""The demo command: run agents, kill them, resume them, and print the result and the next steps."""
 
 import os
 import shlex
@@ -50,11 +50,11 @@ FOLLOW_UP_QUESTION = "What is the capital of France?"
 @click.option("--scripted", is_flag=True, help="Use a scripted model instead of the local one.")
 @without_app
 async def demo(terminal: Terminal, home: str | None, *, scripted: bool) -> int:
-    """Watch agents at work on this machine, see them killed, and see them continue.
+    """Watch agents work, be killed, and resume.
 
-    Needs no key and no configuration. A small model runs locally; its weights (98 MB) are downloaded once. If
-    they are not available, a scripted model is used instead. Everything is kept in $RETINUE_HOME, or in
-    .demo/ here.
+    Needs no key and no configuration. A small model runs on this machine; its weights (98 MB) are downloaded
+    once. If they are not available, a scripted model is used instead. All data is stored in $RETINUE_HOME, or
+    in .demo/ of the current folder.
     """
     home_path = Path(home or os.environ.get("RETINUE_HOME") or Path.cwd() / ".demo" / "home").absolute()
     if not scripted:
@@ -89,11 +89,11 @@ async def _missing_model_reason(terminal: Terminal, home: Path) -> str:
     return ""
 
 
-async def _run_local_demo(terminal: Terminal, stage: DemoEnvironment) -> int:
+async def _run_local_demo(terminal: Terminal, environment: DemoEnvironment) -> int:
     terminal.print_line(SMALL_MODEL_NOTICE)
     terminal.print_line(f"\n> {textwrap.fill(TASK, LINE_WIDTH - 4, subsequent_indent='  ')}\n")
     view = DemoView(terminal)
-    result = await run_local_demo(stage, view.show, view.on_worker_killed)
+    result = await run_local_demo(environment, view.show, view.on_worker_killed)
     view.close()
     if terminal.json:
         terminal.print_json(_result_json(result))
@@ -103,11 +103,11 @@ async def _run_local_demo(terminal: Terminal, stage: DemoEnvironment) -> int:
         terminal.print_note(f"The demonstration did not finish: {reason}.", colour="31")
         if run is not None:
             terminal.print_note(
-                f"Nothing is lost. Continue with: {_command_name()} --home {_relative_path(stage.home)} runs resume"
+                f"Nothing is lost. Continue with: {_command_name()} --home {_relative_path(environment.home)} runs resume"
             )
         return 1
     print_demo_result(terminal, result)
-    _print_next_steps(terminal, stage, run)
+    _print_next_steps(terminal, environment, run)
     return (
         0
         if run.status is Status.DONE and (result.kill_report is None or result.kill_report.is_lossless)
@@ -172,38 +172,38 @@ class DemoView:
 
 def _run_label(run: Run) -> str:
     """Name a run; a child by its agent and the document it works on."""
-    about = (run.request.task or "").rpartition(" ")[2] if run.request.parent_run else ""
-    return f"{f'{run.agent} {about}'.strip():<18}"
+    document = (run.request.task or "").rpartition(" ")[2] if run.request.parent_run else ""
+    return f"{f'{run.agent} {document}'.strip():<18}"
 
 
 def print_demo_result(terminal: Terminal, result: DemoOutcome) -> None:
-    count = result.kill_report
+    report = result.kill_report
     terminal.print_line()
     for part in (result.snapshot.parent.text if result.snapshot.parent else "").split("\n\n"):
         terminal.print_line(textwrap.fill(part, LINE_WIDTH - 2, initial_indent="  ", subsequent_indent="  "))
     terminal.print_line()
-    if count is None and not result.snapshot.children:
+    if report is None and not result.snapshot.children:
         terminal.print_line(
-            "The model did not start sub-agents; so small a model does not always. Nothing was killed."
+            "The model started no sub-agents, as can happen with so small a model. Nothing was killed."
         )
-    elif count is None:
+    elif report is None:
         terminal.print_line("The runs finished before the worker could be killed.")
     else:
-        terminal.print_coloured(_kill_summary(count), "32" if count.is_lossless else "31")
+        terminal.print_coloured(_kill_summary(report), "32" if report.is_lossless else "31")
         terminal.print_line(
-            f"Counted from the files, the ledger and the model's log: at the kill, {count.answered_turns} replies were\n"
-            f"on disk. {count.in_flight_turns} more were in progress and were requested again."
+            f"Counted from the files, the ledger and the model's log: at the kill, {report.answered_turns} replies were\n"
+            f"on disk. {report.in_flight_turns} more were in progress and were requested again."
         )
 
 
-def _kill_summary(count: KillReport) -> str:
+def _kill_summary(report: KillReport) -> str:
     return (
-        f"{count.resumed_runs} of {count.interrupted_runs} runs resumed, {count.repeated_turns} answered model calls repeated, "
-        f"{count.duplicate_children} side effects repeated"
+        f"{report.resumed_runs} of {report.interrupted_runs} runs resumed, {report.repeated_turns} answered model calls repeated, "
+        f"{report.duplicate_children} side effects repeated"
     )
 
 
-def _print_next_steps(terminal: Terminal, stage: DemoEnvironment, run: Run) -> None:
+def _print_next_steps(terminal: Terminal, environment: DemoEnvironment, run: Run) -> None:
     command, file = _command_name(), Path(run.transcript_path)
     folder = f"{_relative_path(file.parent)}/"
     terminal.print_line("\nEvery conversation is a file. Sub-agents are stored below their parent:\n")
@@ -214,7 +214,9 @@ def _print_next_steps(terminal: Terminal, stage: DemoEnvironment, run: Run) -> N
         terminal.print_coloured(f"  {truncate_to_width(line, LINE_WIDTH - 2)}", "2")
     terminal.print_line("\nRead it, edit it, continue it. Add a message at the end, then continue:\n")
     terminal.print_line(f"  echo {shlex.quote(FOLLOW_UP_QUESTION)} >> \\\n    {folder}{file.name}")
-    terminal.print_line(f"  {command} --home {_relative_path(stage.home)} run \\\n    --session {run.slug}")
+    terminal.print_line(
+        f"  {command} --home {_relative_path(environment.home)} run \\\n    --session {run.slug}"
+    )
     terminal.print_line("\nWith an API key for a large model, the same agents do real work:\n")
     terminal.print_line("  export OPENAI_API_KEY=…    # or ANTHROPIC_API_KEY")
     terminal.print_line(f"  {command} run 'Ask an explorer about each folder here'")
@@ -237,20 +239,20 @@ def _first_lines(file: Path) -> list[str]:
 
 
 def _result_json(result: DemoOutcome) -> dict[str, object]:
-    count = result.kill_report
+    report = result.kill_report
     return {
         "model": "local:smollm2",
         "demonstration": True,
         "runs": [run_as_json(run) for run in result.snapshot.runs],
         "kill": None
-        if count is None
+        if report is None
         else {
-            "interrupted_runs": count.interrupted_runs,
-            "resumed_runs": count.resumed_runs,
-            "answered_model_calls": count.answered_turns,
-            "repeated_model_calls": count.repeated_turns,
-            "in_flight_model_calls": count.in_flight_turns,
-            "repeated_side_effects": count.duplicate_children,
+            "interrupted_runs": report.interrupted_runs,
+            "resumed_runs": report.resumed_runs,
+            "answered_model_calls": report.answered_turns,
+            "repeated_model_calls": report.repeated_turns,
+            "in_flight_model_calls": report.in_flight_turns,
+            "repeated_side_effects": report.duplicate_children,
         },
     }
 

@@ -17,12 +17,10 @@ FINDING_COLUMNS: Sequence[Column] = (
 
 
 @click.command(cls=Command)
-@click.option(
-    "--repair", is_flag=True, help="Repair what can be repaired without losing data, and report it."
-)
+@click.option("--repair", is_flag=True, help="Repair all problems that can be repaired without losing data.")
 @with_app()
 async def doctor(app: App, terminal: Terminal, *, repair: bool) -> int:
-    """Check the installation and data, and say how to fix each problem."""
+    """Check the installation, configuration and data, and print how to fix each problem."""
     findings = await app.repair.diagnose(repair=repair)
     rows = [
         {"level": finding.status, "message": finding.message, "advice": finding.advice}

@@ -45,7 +45,7 @@ async def follow_runs(
     """Start several runs and follow them until all have ended.
 
     The text of a single run is streamed; the texts of several are printed in order when all have ended.
-    Without `cancel_on_interrupt`, Ctrl-C only detaches, and UserLeft is raised.
+    Without `cancel_on_interrupt`, Ctrl-C only detaches, and UserDetached is raised.
     """
     prompter = UserPrompter(terminal=terminal)
     printer = RunEventPrinter(terminal, is_prompting=prompter.lock.locked)
@@ -61,7 +61,7 @@ async def follow_runs(
                 ids,
                 interrupted,
                 prompter,
-                on_leave=printer.progress.stop,
+                before_interrupt=printer.progress.stop,
                 cancel_on_interrupt=cancel_on_interrupt,
             )
         printer.finish(finished)
@@ -78,9 +78,9 @@ def detach_on_hangup() -> Generator[None]:
     terminal_descriptors = [number for number in (1, 2) if os.isatty(number)]
 
     def redirect_output() -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
+        null_descriptor = os.open(os.devnull, os.O_WRONLY)
         for number in terminal_descriptors:
-            os.dup2(nowhere, number)
+            os.dup2(null_descriptor, number)
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, redirect_output)
@@ -98,16 +98,16 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
             run_as_json(run)
             | {"approvals": approval_ids, "sandbox": await app.runs.lowest_sandbox_level(run)}
         )
-    for item in approval_ids:
-        answer = f"retinue approvals answer {item} allow"
+    for approval_id in approval_ids:
+        answer = f"retinue approvals answer {approval_id} allow"
         terminal.print_note(
-            f'Approval {item} is pending. Show it with "retinue approvals show {item}", then answer: {answer} (or deny)',
+            f'Approval {approval_id} is pending. Show it with "retinue approvals show {approval_id}", then answer: {answer} (or deny)',
             colour="33",
         )
     tree = await load_run_trees(app, [run])
-    for item in tree:
-        if item.waiting_for is WaitReason.PERSON:
-            terminal.print_note(reply_hint(item), colour="33")
+    for tree_run in tree:
+        if tree_run.waiting_for is WaitReason.PERSON:
+            terminal.print_note(reply_hint(tree_run), colour="33")
     for question in await app.runs.open_questions(run):
         terminal.print_note(f"{question.agent} asks: {question.text_with_options()}", colour="33")
     if run.status is not Status.DONE:
@@ -185,11 +185,11 @@ class RunEventPrinter:
         self.mid_line = False
         self.output_closed = False
 
-    def add_runs(self, runs: Sequence[Run], family: Sequence[Run] = ()) -> None:
+    def add_runs(self, runs: Sequence[Run], tree_runs: Sequence[Run] = ()) -> None:
         """Follow these runs, and print the events that arrived before their ids were known."""
         self.run_ids |= {run.id for run in runs}
         self.session_ids |= {run.session_id for run in runs}
-        self.progress.add_runs(runs, family)
+        self.progress.add_runs(runs, tree_runs)
         events, self.early_events = self.early_events, []
         for event in events:
             self.on_event(event)
@@ -295,21 +295,21 @@ class RunEventPrinter:
     def on_interjection(self, event: Event) -> None:
         """Print a watcher's message immediately: it concerns what is happening now."""
         self._end_line()
-        words, colour = interjection_line(event)
-        self.terminal.print_note(words, colour=colour)
+        text, colour = interjection_line(event)
+        self.terminal.print_note(text, colour=colour)
 
     def on_run_ended(self, event: Event) -> None:
         if event.run in self.run_ids:
             return
         node = self.progress.tree.live.get(event.run)
         name = self.progress.tree.display_name(event.run, event.agent)
-        took = "" if node is None else f" in {node.duration_text(event.at)}"
-        calls = (
+        duration_note = "" if node is None else f" in {node.duration_text(event.at)}"
+        call_note = (
             ""
             if node is None or not node.tool_call_count
             else f", {format_count(node.tool_call_count, 'call')}"
         )
-        self._print_note(f"· {name} {event.data.get('status')}{took}{calls}")
+        self._print_note(f"· {name} {event.data.get('status')}{duration_note}{call_note}")
 
     def _note_prefix(self, event: Event) -> str:
         is_single = event.run in self.run_ids and not self.has_several_runs

@@ -13,10 +13,10 @@ from retinue.errors import UsageError
 
 INBOX_COLUMNS: Sequence[Column] = (
     ("RUN", lambda row: row["id"] if row["severity"] else row["runId"]),
-    ("WHO", lambda row: row["agentId"]),
+    ("AGENT", lambda row: row["agentId"]),
     ("STATUS", lambda row: row["severity"] or row["status"]),
     ("AGE", lambda row: format_age(row["timestamp"])),
-    ("FOR", lambda row: row["recipient"] or "-"),
+    ("RECIPIENT", lambda row: row["recipient"] or "-"),
     ("DELIVERY", lambda row: row["delivery"] or "-"),
     ("RESULT", lambda row: one_line(row["summary"] or row["error"] or row["label"] or "", 80)),
     ("TRANSCRIPT", lambda row: row["transcript"]),
@@ -28,7 +28,7 @@ INBOX_COLUMNS: Sequence[Column] = (
 @click.option(
     "--drain", is_flag=True, help="Mark undelivered results as read, so that no agent receives them."
 )
-@click.option("--promote", metavar="RUN", help="Write one result into the parent conversation.")
+@click.option("--promote", metavar="RUN", help="Add one result to the parent conversation.")
 @click.option("--dismiss", metavar="ID", help="Dismiss a watcher's comment.")
 @with_app()
 async def inbox(
@@ -36,26 +36,26 @@ async def inbox(
 ) -> None:
     """Show the status and results of delegated tasks, for SESSION or for all sessions.
 
-    Also lists what watchers said. Results that an agent has not received yet are `pending`; each is delivered
-    once, at its next turn. --promote writes a result into the parent conversation, in your name and with its
-    author; your next message follows it. A result that is already there is not written again.
+    Also lists the comments of watchers. A result that its agent has not received yet is `pending`; it is
+    delivered once, at the agent's next turn. --promote adds a result to the parent conversation as a message
+    from you that names its author, unless it is already there.
     """
     if dismiss is not None:
         if drain or session is not None or promote is not None:
-            raise UsageError("--dismiss takes one comment and cannot be combined with other options")
+            raise UsageError("--dismiss cannot be combined with SESSION, --drain or --promote")
         terminal.print_facts(await app.inbox.dismiss(dismiss))
         return
     if promote is not None:
         if drain or session is not None:
-            raise UsageError("--promote takes one result and cannot be combined with SESSION or --drain")
+            raise UsageError("--promote cannot be combined with SESSION or --drain")
         promoted = await app.inbox.promote(promote)
-        state = "is already" if promoted["already_promoted"] else "stands"
+        verb = "is already in" if promoted["already_promoted"] else "was added to"
         terminal.print_note(
-            f'The result of {promoted["agentId"]} {state} in {promoted["recipient"]}. Continue it with "retinue send {promoted["recipient"]} TEXT".'
+            f'The result of {promoted["agentId"]} {verb} {promoted["recipient"]}. Continue it with "retinue send {promoted["recipient"]} TEXT".'
         )
         if terminal.json:
             terminal.print_json(promoted)
         return
     rows = await app.inbox.drain(session) if drain else await app.inbox.list(session)
-    empty_note = "No unread results." if drain else "No tasks were delegated."
+    empty_note = "No unread results." if drain else "No delegated tasks."
     terminal.print_table(rows, INBOX_COLUMNS, empty_note=empty_note)

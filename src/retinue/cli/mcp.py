@@ -21,7 +21,7 @@ SERVER_COLUMNS: Sequence[Column] = (
     ("SERVER", lambda row: row["name"]),
     ("TRUSTED", lambda row: str(len(row["trusted"]))),
     ("CHANGED", lambda row: ", ".join(row["changed"])),
-    ("WHERE", lambda row: row["url"] or _program_text(row)),
+    ("LOCATION", lambda row: row["url"] or _program_text(row)),
 )
 
 QUOTE_PREFIX = "  │ "
@@ -32,9 +32,9 @@ QUOTE_PREFIX = "  │ "
 def mcp() -> None:
     """Manage the MCP servers of your configuration.
 
-    A server is named under mcp in config.toml. Its tools are called SERVER.TOOL and become available once you
-    have reviewed and trusted them. A tool whose description, schema or hints have changed since then is
-    refused until you trust it again.
+    Servers are configured under mcp in config.toml. Their tools are named SERVER.TOOL and become available
+    once you have reviewed and trusted them. A tool whose description, schema or hints change is refused until
+    you trust it again.
     """
 
 
@@ -54,7 +54,7 @@ async def list_servers(app: App, terminal: Terminal) -> None:
 @click.argument("tool", required=False)
 @with_app()
 async def show_server(app: App, terminal: Terminal, server: str, tool: str | None) -> None:
-    """Start a server and show its tools, or one of them, in full, beside what was trusted."""
+    """Start a server and show its tools, or one of them: the current and the trusted version."""
     tools = [
         tool_state for tool_state in await app.mcp.compare_tools(server) if tool in (None, tool_state.name)
     ]
@@ -77,8 +77,8 @@ async def show_server(app: App, terminal: Terminal, server: str, tool: str | Non
 async def trust_server(app: App, terminal: Terminal, server: str, only: tuple[str, ...]) -> None:
     """Show the new and changed tools of a server in full, and trust them as they are now.
 
-    You are asked first; without a terminal, --yes is required. Exactly what was shown is trusted, and nothing
-    else of this server.
+    The command asks you to confirm; without a terminal, --yes is required. Exactly the versions shown are
+    trusted, and no other tools of this server.
     """
     tools = [
         tool_state
@@ -100,7 +100,7 @@ async def trust_server(app: App, terminal: Terminal, server: str, only: tuple[st
         )
     else:
         terminal.print_line(
-            f"Trusted in their current version: {', '.join(qualified_tool_name(server, tool_state) for tool_state in trusted)}"
+            f"Trusted in their current version: {', '.join(qualified_tool_name(server, name) for name in trusted)}"
         )
 
 
@@ -132,7 +132,7 @@ async def _confirm_trust(terminal: Terminal, server: str) -> None:
         )
     answer = await ask(f"Trust the current tools of {server}? (yes or no)", ())
     if answer.strip().lower() not in ("y", "yes"):
-        raise Cancelled(f"The trust of {server} is unchanged.")
+        raise Cancelled(f"You did not confirm. The trust of {server} is unchanged.")
 
 
 def _print_tool(terminal: Terminal, server: str, tool: ToolComparison) -> None:
@@ -149,14 +149,14 @@ def _print_tool(terminal: Terminal, server: str, tool: ToolComparison) -> None:
     terminal.print_line()
 
 
-def _print_definition(terminal: Terminal, offer: McpTool) -> None:
+def _print_definition(terminal: Terminal, tool: McpTool) -> None:
     """Print the complete definition of a tool: the user agrees only to what was shown."""
-    for line in (offer.description or "(no description)").split("\n"):
+    for line in (tool.description or "(no description)").split("\n"):
         terminal.print_line(f"{QUOTE_PREFIX}{line}")
-    for line in json.dumps(offer.schema, indent=2, ensure_ascii=False).split("\n"):
+    for line in json.dumps(tool.schema, indent=2, ensure_ascii=False).split("\n"):
         terminal.print_line(f"{QUOTE_PREFIX}{line}")
-    if offer.hints:
-        terminal.print_line(f"{QUOTE_PREFIX}hints: {_hints_text(offer.hints)}")
+    if tool.hints:
+        terminal.print_line(f"{QUOTE_PREFIX}hints: {_hints_text(tool.hints)}")
 
 
 def _program_text(row: Mapping[str, Any]) -> str:
@@ -164,4 +164,4 @@ def _program_text(row: Mapping[str, Any]) -> str:
 
 
 def _hints_text(hints: Any) -> str:
-    return ", ".join(f"{hint} {'yes' if claimed else 'no'}" for hint, claimed in sorted(hints.items()))
+    return ", ".join(f"{hint} {'yes' if value else 'no'}" for hint, value in sorted(hints.items()))

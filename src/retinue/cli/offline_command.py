@@ -25,7 +25,7 @@ def with_sessions(*, full_app: bool = False) -> Callable[[SessionsCommand[P]], C
     """Run a command with the sessions service open and exit with the code it returns (None is 0).
 
     Args:
-        full_app: Open the whole application, for a command that touches more than sessions.
+        full_app: Open the whole application, for a command that needs more than sessions.
     """
 
     def decorate(command: SessionsCommand[P]) -> Callable[P, int]:

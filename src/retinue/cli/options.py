@@ -6,7 +6,7 @@ import click
 
 
 def store_option(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Store a global option in the context, so that it may stand anywhere; the last one wins."""
+    """Store a global option in the context, so that it can precede or follow the command; the last value counts."""
     if value:
         ctx.meta[f"retinue.{param.name}"] = value
     return value

@@ -22,15 +22,15 @@ POOL_COLUMNS: Sequence[Column] = (
     ("PARENT", lambda row: row["parent"]),
 )
 EMPTY_POOL_NOTE = (
-    "The pool is empty. Agents enter it when another agent delegates a task to them and keeps them."
+    "The pool is empty. Agents that finish a delegated task with a persistent session are added to it."
 )
 
 
 @click.group(cls=Group)
 def pool() -> None:
-    """List and clear the agents that finished a task for another agent and can be asked again.
+    """List and clear the pool of agents that finished a task and can get another one.
 
-    ID is an agent's id, as the tools agent, explore and plan return it: the slug of its session.
+    ID is an agent's id, as returned by the tools agent, explore and plan: the slug of its session.
     """
 
 
@@ -59,7 +59,7 @@ async def show_pool_stats(stored: StoredSessions, terminal: Terminal) -> None:
 @pool.command("clear")
 @click.argument("id", required=False)
 @with_sessions()
-async def clear_pool(stored: StoredSessions, terminal: Terminal, id: str | None) -> None:  # noqa: A002  (what help prints)
+async def clear_pool(stored: StoredSessions, terminal: Terminal, id: str | None) -> None:  # noqa: A002  (the name shown in the help)
     """Remove the agent ID, or every idle agent, from the pool; their sessions stay."""
     removed = await retire_pool_agents(stored.home, id)
     if terminal.json:

@@ -37,17 +37,17 @@ LABEL_OPTION = click.option("--label", default="", metavar="L", help="Name of th
 THINKING_OPTION = click.option(
     "--thinking",
     type=click.Choice(["off", "low", "medium", "high"]),
-    help="How much the model thinks before it answers.",
+    help="Thinking effort of the model.",
 )
 ISOLATION_OPTION = click.option(
     "--isolation",
     type=click.Choice(["shared", "sandbox", "custom"]),
-    help="Workspace isolation (default: as in the agent's definition).",
+    help="Workspace isolation (default: from the agent's definition).",
 )
 WRITABLE_OPTION = click.option(
     "--writable/--read-only",
     default=None,
-    help="Whether the workspace is writable. Never beyond the agent's definition.",
+    help="Whether the workspace is writable. Cannot exceed the agent's definition.",
 )
 
 
@@ -97,7 +97,7 @@ async def run(  # noqa: PLR0913  (one parameter per option of the command)
     TEXT is the task; `-` reads it from standard input. With --session and no TEXT, the task is what you typed
     at the end of the session's file. Put a TEXT that starts with a dash after `--`.
 
-    Actions that require approval are asked on the terminal; without a terminal the run waits for `retinue
+    On a terminal, you are asked to approve actions that require it. Without one, the run waits for `retinue
     approvals`, and the exit code is 6.
     """
     task = None if text is None else read_task_text(text)
@@ -126,7 +126,7 @@ async def _submit_to_daemon(app: App, terminal: Terminal, task: str | None, opti
 
     if not app.config.is_persistent:
         raise UsageError(
-            "--background cannot be combined with --forget: a run that is not kept ends with this command"
+            "--background cannot be combined with --forget: a temporary run ends with this command"
         )
     daemon = await ensure_daemon(app.config.home, until_idle=True)
     if daemon.get("settings") != app.config.fingerprint():
@@ -203,7 +203,7 @@ async def spawn(  # noqa: PLR0913  (one parameter per option of the command)
 ) -> int:
     """Start a child of a session with its own conversation and paths, and stream its answer.
 
-    Without --allowed-paths the child can read what its parent can read; an empty one ('') lifts the
+    Without --allowed-paths, the child can read what its parent can read. --allowed-paths '' removes the
     restriction.
     """
     task = read_task_text(text)
@@ -244,6 +244,6 @@ def _read_stdin() -> str:
 def parse_globs(patterns: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the patterns, or None if the option was not given.
 
-    An empty pattern stands for the empty list.
+    An empty pattern means the empty list.
     """
     return tuple(pattern for pattern in patterns if pattern) if patterns else None

@@ -21,7 +21,7 @@ RECOVERY_POLL_SECONDS = 1.0
 """Interval at which to check whether another process has died."""
 
 
-class UserLeft(Exception):
+class UserDetached(Exception):
     """Raised when the user detaches while the followed runs continue."""
 
 
@@ -60,21 +60,21 @@ async def wait_for_runs(
     interrupted: asyncio.Event,
     prompter: UserPrompter | None = None,
     *,
-    on_leave: Callable[[], None] = lambda: None,
+    before_interrupt: Callable[[], None] = lambda: None,
     cancel_on_interrupt: bool = True,
 ) -> list[Run]:
     """Wait until nothing in the tree of each run can continue, and return the runs.
 
-    A run has then ended, or waits for something that nobody here can give. When `interrupted` is set, the
-    runs are cancelled first; without `cancel_on_interrupt` they are left to their processes and UserLeft is
-    raised.
+    A run has then ended, or waits for something that cannot be provided here. When `interrupted` is set, the
+    runs are cancelled first; without `cancel_on_interrupt` they are left to their processes and
+    UserDetached is raised.
     """
     try:
         async with asyncio.TaskGroup() as group:
             on_interrupt = (
-                _cancel_on_interrupt(app, run_ids, interrupted, on_leave)
+                _cancel_on_interrupt(app, run_ids, interrupted, before_interrupt)
                 if cancel_on_interrupt
-                else _leave_on_interrupt(interrupted, on_leave)
+                else _detach_on_interrupt(interrupted, before_interrupt)
             )
             interrupt_task = group.create_task(on_interrupt)
             recovery_task = group.create_task(_resume_orphans_forever(app, run_ids))
@@ -97,7 +97,7 @@ async def _resume_orphans_forever(app: App, run_ids: Sequence[str]) -> None:
 
 
 async def _wait_and_answer(app: App, run_id: str, prompter: UserPrompter | None) -> Run:
-    """Wait for a run, putting its approvals and questions to the user here."""
+    """Wait for a run, and ask the user its approvals and questions here."""
     while True:
         run = await app.runs.wait(run_id)
         if run.status not in SUSPENDED_STATUSES or prompter is None or prompter.ask_function() is None:
@@ -112,15 +112,15 @@ async def _wait_and_answer(app: App, run_id: str, prompter: UserPrompter | None)
 
 
 def _with_descendants(runs: Sequence[Run], ids: set[str]) -> set[str]:
-    family_ids = set(ids)
+    tree_ids = set(ids)
     for run in sorted(runs, key=lambda run: run.id):  # parents have smaller ids
-        if run.request.parent_run in family_ids:
-            family_ids.add(run.id)
-    return family_ids
+        if run.request.parent_run in tree_ids:
+            tree_ids.add(run.id)
+    return tree_ids
 
 
 async def prompt_for_approval(app: App, approval: Approval, prompter: UserPrompter) -> None:
-    """Put an approval to the user, unless it is answered elsewhere or the run is cancelled first."""
+    """Ask the user to answer an approval, unless it is answered elsewhere or the run is cancelled first."""
     answered_elsewhere = asyncio.Event()
     async with asyncio.TaskGroup() as group:
 
@@ -141,7 +141,7 @@ async def prompt_for_approval(app: App, approval: Approval, prompter: UserPrompt
 
 
 async def prompt_for_reply(app: App, question: Question, prompter: UserPrompter) -> bool:
-    """Put a question to the user, unless it is answered elsewhere first, and deliver the reply.
+    """Ask the user a question, unless it is answered elsewhere first, and deliver the reply.
 
     Returns:
         False if the user leaves the question open.
@@ -183,15 +183,15 @@ async def _watch_for_answer(
 
 
 async def _cancel_on_interrupt(
-    app: App, run_ids: Sequence[str], interrupted: asyncio.Event, on_leave: Callable[[], None]
+    app: App, run_ids: Sequence[str], interrupted: asyncio.Event, before_interrupt: Callable[[], None]
 ) -> None:
     await interrupted.wait()
-    on_leave()
+    before_interrupt()
     for run_id in run_ids:
         await app.runs.cancel(run_id)
 
 
-async def _leave_on_interrupt(interrupted: asyncio.Event, on_leave: Callable[[], None]) -> None:
+async def _detach_on_interrupt(interrupted: asyncio.Event, before_interrupt: Callable[[], None]) -> None:
     await interrupted.wait()
-    on_leave()
-    raise UserLeft
+    before_interrupt()
+    raise UserDetached

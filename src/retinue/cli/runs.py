@@ -23,14 +23,14 @@ from retinue.domain.run import Run, WaitReason, run_as_json
 MAX_TOOL_NAME_CHARS = 64
 
 LIVE_RUN_COLUMNS: Sequence[Column] = (
-    ("WHO", lambda row: row["who"]),
+    ("AGENT", lambda row: row["label"]),
     ("TIME", lambda row: row["time"]),
     ("TURNS", lambda row: str(row["turns"])),
     ("TOOLS", lambda row: str(row["tool_calls"])),
     ("TOKENS", lambda row: f"{row['usage']['input'] + row['usage']['output']:,}"),
     ("RUN", lambda row: row["run_id"]),
     ("SESSION", lambda row: row["slug"]),
-    ("DOES", lambda row: row["about"]),
+    ("TASK", lambda row: row["summary"]),
 )
 
 
@@ -56,9 +56,9 @@ async def list_runs(app: App, terminal: Terminal) -> None:
     rows = [
         run_as_json(run)
         | {
-            "who": f"{'  ' * depth}{labels[run.id]} {run.status}{_waiting_for_text(run)}",
+            "label": f"{'  ' * depth}{labels[run.id]} {run.status}{_waiting_for_text(run)}",
             "time": _duration_text(run),
-            "about": run.error if run.waiting_for is WaitReason.DISK else task_summary(run),
+            "summary": run.error if run.waiting_for is WaitReason.DISK else task_summary(run),
         }
         for depth, run in depth_first_order(live, relatives)
     ]
@@ -110,7 +110,7 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
 @click.argument("run")
 @with_app(controls_runs=True)
 async def cancel_run(app: App, terminal: Terminal, run: str) -> None:
-    """Cancel a run, whichever process runs it; what it has written so far is kept."""
+    """Cancel a run, whichever process executes it. Its saved messages stay."""
     stopped = await app.runs.cancel(run)
     if stopped.status.is_live:
         stopped = await app.runs.wait(stopped.id)
@@ -127,55 +127,62 @@ runs.add_command(detach_run)
 async def resume_runs(app: App, terminal: Terminal, run: str | None) -> int:
     """Resume RUN, or every run whose process has died, and wait until they end.
 
-    The exit code is that of RUN, or else the worst of the runs that no other run reports.
+    The exit code is that of RUN. Without RUN, it is the highest of all resumed runs, except sub-agents whose
+    root run was resumed too.
     """
     prompter = UserPrompter(terminal=terminal)
     started_at = app.context.clock.now()
     progress = RunProgress(terminal.footer, is_prompting=prompter.lock.locked)
     with app.listen(progress.on_event), catch_interrupts() as interrupted:
         resumed = await app.runs.resume(run)
-        for one in resumed:
-            terminal.print_note(f"{one.agent} resumed in {one.slug}")
-        root_ids = [one.root_id for one in resumed]  # a run that waited for a resumed run continues after it
-        run_ids = list(dict.fromkeys([*(one.id for one in resumed), *root_ids]))
+        for each in resumed:
+            terminal.print_note(f"{each.agent} resumed in {each.slug}")
+        root_ids = [
+            each.root_id for each in resumed
+        ]  # a run that waited for a resumed run continues after it
+        run_ids = list(dict.fromkeys([*(each.id for each in resumed), *root_ids]))
         progress.add_runs(resumed, await load_run_trees(app, resumed))
         await app.daemon.follow(resumed)
         async with progress.show(app):
-            finished = await wait_for_runs(app, run_ids, interrupted, prompter, on_leave=progress.stop)
+            finished = await wait_for_runs(
+                app, run_ids, interrupted, prompter, before_interrupt=progress.stop
+            )
     terminal.print_table(
-        [run_as_json(one) for one in finished], RUN_COLUMNS, empty_note="No interrupted runs."
+        [run_as_json(each) for each in finished], RUN_COLUMNS, empty_note="No interrupted runs."
     )
     reported = (
         reportable_runs(finished, started_at)
         if run is None
-        else [one for one in finished if one.id == resumed[0].id]
+        else [each for each in finished if each.id == resumed[0].id]
     )
-    return max((exit_code(one) for one in reported), default=0)
+    return max((exit_code(each) for each in reported), default=0)
 
 
 def reportable_runs(finished: Sequence[Run], since: datetime) -> list[Run]:
     """Return the runs whose outcome counts for the exit code.
 
-    Leaves out descendants of a root run that has not ended, or ended since then: such a run was part of its
-    parent's work, and the parent has dealt with its outcome.
+    Leaves out descendants of a root run that has not ended, or ended since then: the parent
+    has received the outcome of such a run.
     """
-    roots = {one.id: one for one in finished if one.id == one.root_id}
+    roots = {each.id: each for each in finished if each.id == each.root_id}
     ended_roots = {each.id for each in roots.values() if each.ended_at is not None and each.ended_at < since}
     return [
-        one for one in finished if one.id in roots or one.root_id in ended_roots or one.root_id not in roots
+        each
+        for each in finished
+        if each.id in roots or each.root_id in ended_roots or each.root_id not in roots
     ]
 
 
-def cost_lines(own: float | None, bill: CostSummary) -> list[str]:
+def cost_lines(own_dollars: float | None, total: CostSummary) -> list[str]:
     """Return what a run cost, and the total with its descendants; empty without known prices."""
-    own_cost = f"Cost: {format_dollars(own)}" if own is not None else ""
-    if bill.run_count == 1:
+    own_cost = f"Cost: {format_dollars(own_dollars)}" if own_dollars is not None else ""
+    if total.run_count == 1:
         return [own_cost]
-    tokens = f"{bill.usage.input:,} tokens in, {bill.usage.output:,} out"
-    total_cost = "" if bill.cost is None else f", {format_dollars(bill.cost)}"
+    tokens = f"{total.usage.input:,} tokens in, {total.usage.output:,} out"
+    total_cost = "" if total.cost is None else f", {format_dollars(total.cost)}"
     unpriced_note = (
-        f", and {format_count(bill.unpriced_run_count, 'run')} without a price"
-        if total_cost and bill.unpriced_run_count
+        f", and {format_count(total.unpriced_run_count, 'run')} without a price"
+        if total_cost and total.unpriced_run_count
         else ""
     )
     return [own_cost, f"Total with sub-agents: {tokens}{total_cost}{unpriced_note}"]

@@ -14,11 +14,12 @@ from retinue.errors import Refused
 
 @click.group(cls=Group)
 def scope() -> None:
-    """Show and test what a session may access.
+    """Show and test the permissions of a session.
 
-    This is its own permissions, limited by the ceilings of the sessions above it and of the configuration.
+    A session has the permissions of its definition, limited by the ceilings of its parent sessions and of the
+    configuration.
 
-    SESSION is an id, slug, name, path, one of its runs, or an unambiguous prefix. Nothing is changed.
+    SESSION is an id, slug, alias, path, one of its runs, or an unambiguous prefix.
     """
 
 
@@ -28,9 +29,9 @@ def scope() -> None:
 async def show_scope(app: App, terminal: Terminal, session: str) -> None:
     """Show all permissions of SESSION and where each comes from.
 
-    preapproved is what its definition grants without approval; any other write or command requires approval. A ceiling is the
-    most that a session above, or the configuration, leaves it; granted_by_user is what you granted beyond the sessions
-    above.
+    preapproved: allowed without approval; any other write or command requires approval. ceiling: the limit set
+    by a parent session or by the configuration. granted_by_user: permissions that you granted beyond those of
+    the parent sessions.
     """
     facts = await app.permissions.scope_json(session)
     if terminal.json:
@@ -44,7 +45,7 @@ async def show_scope(app: App, terminal: Terminal, session: str) -> None:
         terminal.print_facts(
             {name: text for name, text in _flatten(each) if (name, text) != ("writable", True)}
         )
-    protected_note = f"{len(protected)} path patterns are closed to every agent; {len(guarded)} can be changed only after an approval of that change"
+    protected_note = f"{len(protected)} path patterns are closed to every agent; changes to {len(guarded)} others always require approval"
     terminal.print_line(f"\n{protected_note} (list them with --json)")
 
 
@@ -82,7 +83,7 @@ async def test_scope(app: App, terminal: Terminal, session: str, kind: str, valu
     if terminal.json:
         terminal.print_json(verdict)
     else:
-        word = "allowed" if verdict["ok"] else "denied"
+        outcome = "allowed" if verdict["ok"] else "denied"
         approval_note = ", requires approval" if verdict["requires_approval"] else ""
-        terminal.print_line(f"{word}{approval_note}: {verdict['rule']}")
+        terminal.print_line(f"{outcome}{approval_note}: {verdict['rule']}")
     return 0 if verdict["ok"] else Refused.exit_code

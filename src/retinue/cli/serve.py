@@ -37,7 +37,7 @@ STORAGE_FIX_HINT = "free some space, make the home writable, or choose another o
 @click.option(
     "--stop",
     is_flag=True,
-    help="Stop the daemon. Running turns get a moment to finish; the next start continues the rest.",
+    help="Stop the daemon. Running turns get up to 10 seconds to finish; the next start resumes the rest.",
 )
 @click.option("--link", is_flag=True, help="Print a new link to the web page of the running daemon.")
 @click.option("--host", default="127.0.0.1", metavar="H", show_default=True, help="Address to listen on.")
@@ -50,21 +50,20 @@ STORAGE_FIX_HINT = "free some space, make the home writable, or choose another o
 @click.option(
     "--allow-remote",
     is_flag=True,
-    help="Allow a --host that other machines can reach. Anybody with the token can do what you can.",
+    help="Allow a --host that other machines can reach. Anybody with the token has your permissions.",
 )
 @click.option("--until-idle", is_flag=True, hidden=True)
-@click.option("--logged", is_flag=True, hidden=True)
-@click.option("--why", type=int, hidden=True)
+@click.option("--no-link", is_flag=True, hidden=True)
+@click.option("--failure-fd", type=int, hidden=True)
 @without_app
 async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
     """Run the daemon: it executes the runs of this home and serves the web page.
 
-    It resumes interrupted runs and takes over those that commands submit. The link it prints opens the page
-    once and is valid for ten minutes; `retinue serve --link` prints another. Programs use the token in
-    <home>/token.
+    It resumes interrupted runs and executes runs that commands submit. The link it prints opens the page once
+    and is valid for ten minutes; `retinue serve --link` prints another. Programs use the token in <home>/token.
 
-    On SIGTERM running turns get a moment to finish; the next start continues the rest. A second signal
-    stops it at once. No saved work is lost either way.
+    On SIGTERM, running turns get up to 10 seconds to finish; the next start resumes the rest. A second signal
+    stops the daemon at once. Saved work is never lost.
     """
     home_path = load_config(os.environ, home=home).home
     if options["stop"] and (options["detach"] or options["link"]):
@@ -82,15 +81,15 @@ async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
     if options["detach"]:
         return await _start_in_background(home_path, terminal, options)
     run_daemon = click.get_current_context().meta[DAEMON_META_KEY]()
-    with _report_failure(home_path, options["why"]):
+    with _report_failure(home_path, options["failure_fd"]):
         async with application.open(home=home, ask=defer_question) as app:
             await run_daemon(
                 app,
-                tell=terminal.print_note,
+                report=terminal.print_note,
                 host=options["host"],
                 port=options["port"],
                 until_idle=options["until_idle"],
-                link=not options["logged"],
+                link=not options["no_link"],
             )
     return 0
 
@@ -136,7 +135,7 @@ async def ensure_daemon(
             return facts
         await asyncio.sleep(0.05)  # it is shutting down
     log = home / "logs" / "daemon.log"
-    failure_fd = os.memfd_create("why")
+    failure_fd = os.memfd_create("failure")
     try:
         process = _spawn_daemon(
             home, log, failure_fd, [*(arguments or []), *(["--until-idle"] if until_idle else [])]
@@ -161,8 +160,8 @@ def _spawn_daemon(home: Path, log: Path, failure_fd: int, arguments: list[str]) 
         "--home",
         str(home),
         "serve",
-        "--logged",
-        "--why",
+        "--no-link",
+        "--failure-fd",
         str(failure_fd),
     ]
     try:

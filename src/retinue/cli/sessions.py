@@ -49,7 +49,7 @@ async def list_sessions(stored: StoredSessions, terminal: Terminal, agent: str |
 @click.argument("session")
 @with_sessions()
 async def show_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
-    """Show one session, and the approvals and questions that wait in it and its children."""
+    """Show one session, with the pending approvals and questions of it and its children."""
     await _print_session(stored, terminal, session)
 
 
@@ -78,7 +78,7 @@ async def open_session(stored: StoredSessions, terminal: Terminal, session: str)
 async def branch_session(
     stored: StoredSessions, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
 ) -> None:
-    """Continue from an earlier point in a copy, with all of the session's agents."""
+    """Copy a session up to an earlier point, including its sub-agents, and continue in the copy."""
     entry_id = await _last_user_entry(stored, session) if exclude and at is None else at
     branched = await stored.branch(session, at=entry_id, include=not exclude, name=name)
     await _print_session(stored, terminal, branched.path)
@@ -88,7 +88,7 @@ async def branch_session(
 @click.argument("session")
 @with_sessions()
 async def clear_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
-    """Remove all messages of a session; its identity stays."""
+    """Remove all messages of a session. Its id, name and folder stay."""
     cleared = await stored.clear(session)
     await _print_session(stored, terminal, cleared.id)
 
@@ -99,10 +99,10 @@ async def clear_session(stored: StoredSessions, terminal: Terminal, session: str
 async def delete_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
     """Delete a session. It can be restored for 30 days.
 
-    Its folder is renamed to *.deleted.<time>, and no command finds it. `retinue sessions restore` brings it
-    back: `restore_command` is the whole command.
+    Its folder is renamed to *.deleted.<time>, and commands no longer find it. `restore_command` is the command
+    that restores it.
 
-    A worktree created for it is removed if it is clean and no other session uses it; otherwise it stays.
+    A worktree created for the session is removed if it is clean and no other session uses it.
     """
     deleted = await stored.delete(session)
     workspace = deleted.workspace
@@ -127,7 +127,7 @@ async def delete_session(stored: StoredSessions, terminal: Terminal, session: st
 async def restore_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
     """Restore a deleted session.
 
-    SESSION is its id, its slug, one of its runs, or the name its folder has now.
+    SESSION is its id, slug, one of its runs, or the current name of its folder.
     """
     await _print_session(stored, terminal, (await stored.restore(await stored.deleted_ref(session))).id)
 
@@ -139,7 +139,7 @@ async def restore_session(stored: StoredSessions, terminal: Terminal, session: s
 async def rename_session(stored: StoredSessions, terminal: Terminal, session: str, name: str) -> None:
     """Rename a session; its id and folder stay."""
     if not name.strip():
-        raise UsageError("The name is empty. Give the session a name that is not blank.")
+        raise UsageError("The name is empty. Give a name with at least one visible character.")
     renamed = await stored.rename(session, name)
     await _print_session(stored, terminal, renamed.id)
 

@@ -14,9 +14,9 @@ from retinue.errors import UsageError
 
 SKILL_COLUMNS: Sequence[Column] = (
     ("SKILL", lambda row: row["name"]),
-    ("FROM", lambda row: row["source"]),
+    ("SOURCE", lambda row: row["source"]),
     ("CLI", lambda row: row["cli"]),
-    ("WHAT", lambda row: " ".join(row["description"].split())),
+    ("DESCRIPTION", lambda row: " ".join(row["description"].split())),
 )
 
 SKILL_ACCESS_COLUMNS: Sequence[Column] = (
@@ -31,8 +31,8 @@ SKILL_ACCESS_COLUMNS: Sequence[Column] = (
 def skills() -> None:
     """List and show skills: commands with instructions.
 
-    Agents whose tool_exposure is skills or mixed use them. Yours are folders in skills/ of the configuration;
-    a trusted project adds those of its .retinue/skills folder.
+    Skills are used by agents whose tool_exposure is skills or mixed. They are folders in skills/ of your
+    configuration, or in .retinue/skills of a trusted project.
     """
 
 
@@ -41,9 +41,9 @@ def skills() -> None:
 @click.option("--session", metavar="S", help="Show which skills this session has.")
 @with_app()
 async def list_skills(app: App, terminal: Terminal, agent: str | None, session: str | None) -> None:
-    """List the skills; for an agent or session, whether it has each, and the rule that decides.
+    """List the skills; with --agent or --session, whether each is available, and the rule that decides.
 
-    Folders that are not valid skills are named on standard error, with what to do about it.
+    Invalid skill folders are reported on standard error.
     """
     if agent is not None and session is not None:
         raise UsageError("--agent cannot be combined with --session: a session has its own agent")

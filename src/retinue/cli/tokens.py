@@ -30,10 +30,10 @@ EMPTY_LIST_NOTE = "No tokens besides <home>/token. Create one that can only read
 def tokens() -> None:
     """Manage tokens for programs that use the HTTP API, each with its own rights.
 
-    A browser that opened the page is listed too, as page-…; removing it logs out that browser only.
+    Browsers that opened the page are listed as page-…; remove one to log it out.
 
     read: read everything. run: start, control and stop runs. approve: answer approvals. admin: create page
-    links and stop the daemon. No right includes another. The token in <home>/token has all of them.
+    links and stop the daemon. No right includes another. The token in <home>/token has all rights.
     """
 
 
@@ -42,7 +42,7 @@ def tokens() -> None:
 @click.option("--rights", required=True, metavar="R[,R…]", help=f"Some of {', '.join(ApiPermission)}.")
 @without_app
 async def add_token(terminal: Terminal, home: str | None, *, name: str, rights: str) -> None:
-    """Create a token and print it, this once: only its hash is stored.
+    """Create a token and print it once; only its hash is stored.
 
     A running daemon accepts it at once.
     """
@@ -72,7 +72,7 @@ async def list_tokens(terminal: Terminal, home: str | None) -> None:
 @click.argument("name")
 @without_app
 async def remove_token(terminal: Terminal, home: str | None, *, name: str) -> None:
-    """Revoke a token, or log out a browser. A running daemon refuses it from then on."""
+    """Revoke a token, or log out a browser. A running daemon refuses it at once."""
     _token_store(home).remove(name)
     terminal.print_facts({"name": name, "removed": True})
 

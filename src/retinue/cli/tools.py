@@ -19,7 +19,7 @@ TOOL_COLUMNS: Sequence[Column] = (
     ("RULE", lambda row: row["rule"]),
     ("APPROVAL", lambda row: row["approval"]),
     ("EFFECT", lambda row: row["effect"]),
-    ("WHAT", lambda row: " ".join(row["description"].split()).partition(". ")[0]),
+    ("DESCRIPTION", lambda row: " ".join(row["description"].split()).partition(". ")[0]),
 )
 
 
@@ -35,8 +35,8 @@ def tools() -> None:
 async def list_tools(app: App, terminal: Terminal, agent: str | None, session: str | None) -> None:
     """List every tool, whether it is available, and the rule that decides.
 
-    APPROVAL says whether a call requires approval: never, always, or unless the definition's paths.write or
-    shell_commands grant it. EFFECT says what a second call would do; a tool that may run only once is not
+    APPROVAL: whether a call requires approval: never, always, or unless the definition's paths.write or
+    shell_commands grant it. EFFECT: whether a call can be repeated; a tool with the effect once is not
     repeated after a crash.
     """
     if agent is not None and session is not None:

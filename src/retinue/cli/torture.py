@@ -28,7 +28,7 @@ def parse_count(_ctx: click.Context, _param: click.Parameter, value: str) -> int
 @click.option("--kills", type=click.IntRange(min=0), default=30, show_default=True, metavar="N",
               help="Number of kills at random moments.")  # fmt: skip
 @click.option("--points", default="12", show_default=True, callback=parse_count, metavar="N",
-              help="Number of system calls to fail, for each kind of fault. all: every one of them, which takes hours.")  # fmt: skip
+              help="Number of system calls to fail, for each kind of fault. all: every system call, which takes hours.")  # fmt: skip
 @click.option("--running", type=click.IntRange(min=0), default=100, show_default=True, metavar="N",
               help="Number of active runs when all processes are killed at once.")  # fmt: skip
 @click.option(
@@ -36,7 +36,7 @@ def parse_count(_ctx: click.Context, _param: click.Parameter, value: str) -> int
 )
 @click.option("--seed", type=int, metavar="N", help="Repeat the random choices of an earlier test.")
 @click.option("--keep", type=click.Path(file_okay=False, path_type=Path, resolve_path=True), metavar="DIR",
-              help="Work in DIR, and keep everything.")  # fmt: skip
+              help="Use DIR for the test folders, and keep them.")  # fmt: skip
 @without_app
 async def torture(
     terminal: Terminal,
@@ -51,12 +51,12 @@ async def torture(
 ) -> int:
     """Crash-test the runtime, and check every guarantee afterwards.
 
-    A tree of agents works in temporary homes with a local model: your own data is not touched, and no key is
-    needed. System calls are made to fail (SIGKILL, ENOSPC, EIO), processes are killed at random moments, and
-    a daemon dies with many runs active. Each time everything is started again and runs to its end.
+    The tests run a tree of agents in temporary homes with a fake model; they need no key and do not use your
+    data. System calls fail (SIGKILL, ENOSPC, EIO), processes are killed at random moments, and a daemon is
+    killed with many active runs. After each fault, everything is restarted and runs to its end.
 
-    The exit code is 1 if an invariant was violated; the folders are then kept, and the same --seed makes the
-    same choices.
+    The exit code is 1 if a guarantee was violated; the test folders are then kept. Use the same --seed to
+    repeat a test.
     """
     chosen_seed = secrets.randbelow(1 << 31) if seed is None else seed
     options = TortureOptions(

@@ -26,7 +26,7 @@ AGENT_COLUMNS: Sequence[Column] = (
     ("AGENT", lambda row: row["name"]),
     ("ADDED", lambda row: "yes" if row["added"] else "no"),
     ("TOOLS", lambda row: "all" if row["tools"] is None else " ".join(row["tools"])),
-    ("WHAT", lambda row: row["problem"] or row["description"]),
+    ("DESCRIPTION", lambda row: row["problem"] or row["description"]),
 )
 
 
@@ -34,7 +34,7 @@ SKILL_COLUMNS: Sequence[Column] = (
     ("SKILL", lambda row: row["name"]),
     ("ADDED", lambda row: "yes" if row["added"] else "no"),
     ("CLI", lambda row: row["cli"]),
-    ("WHAT", lambda row: row["problem"] or row["description"]),
+    ("DESCRIPTION", lambda row: row["problem"] or row["description"]),
 )
 
 YES_OPTION = click.option(
@@ -66,14 +66,14 @@ class PathOrSubcommandGroup(Group):
 def trust() -> None:
     """Let the project in the folder PATH add agents and skills.
 
-    They are in its .retinue/agents and .retinue/skills. Until the project is trusted, definitions in that
-    folder are ignored. The contents are shown first and you are asked; without a
-    terminal, --yes is required. The project's agents get names that are not taken, access to the workspace,
-    and need approval for every change; they cannot replace your agents or define servers. When anything in
-    .retinue changes, the project is no longer trusted until you review and trust it again. Where the sandbox
-    level is not strict, git runs only in trusted projects.
+    Agents are read from .retinue/agents and skills from .retinue/skills; without trust, both are ignored.
+    The command shows the contents and asks you to confirm. Without a terminal, --yes is required.
 
-    Write a folder that is called list or remove as ./list or ./remove.
+    The project's agents can access only the workspace, need approval for every change, and can neither
+    replace your agents nor define servers. When a file in .retinue changes, the trust ends until you review
+    and trust the project again. If the sandbox level is not strict, git runs only in trusted projects.
+
+    Write a folder named list or remove as ./list or ./remove.
     """
 
 
@@ -111,14 +111,14 @@ async def _confirm_trust(terminal: Terminal, project_path: str) -> None:
         raise UsageError(f"Cannot ask you to trust {project_path}: no terminal. Review it, then add --yes.")
     answer = await ask(f"Trust the current version of {project_path}? (yes or no)", ())
     if answer.strip().lower() not in ("y", "yes"):
-        raise Cancelled(f"The trust of {project_path} is unchanged.")
+        raise Cancelled(f"You did not confirm. The trust of {project_path} is unchanged.")
 
 
 @trust.command("list")
 @with_app()
 async def list_trusted_projects(app: App, terminal: Terminal) -> None:
-    """List the trusted projects, and whether each is unchanged since."""
-    rows = [{"path": path, "state": str(standing)} for path, standing in app.trust.list_states().items()]
+    """List the trusted projects, and whether each has changed since you trusted it."""
+    rows = [{"path": path, "state": str(state)} for path, state in app.trust.list_states().items()]
     terminal.print_table(
         rows,
         PROJECT_COLUMNS,

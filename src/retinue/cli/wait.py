@@ -8,7 +8,7 @@ from retinue.app import App
 from retinue.cli.command import exit_code, with_app
 from retinue.cli.follow import follow_runs, status_sentence
 from retinue.cli.options import Command
-from retinue.cli.run_waiter import UserLeft, load_run_trees, resume_orphaned_runs
+from retinue.cli.run_waiter import UserDetached, load_run_trees, resume_orphaned_runs
 from retinue.cli.ui.terminal import Terminal
 from retinue.domain.run import Run, run_as_json
 from retinue.errors import Cancelled
@@ -20,7 +20,7 @@ from retinue.errors import Cancelled
 async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
     """Wait until every RUN and its descendants have ended; resume those whose process has died.
 
-    The exit code is the worst of them. Ctrl-C leaves and does not stop runs of other processes.
+    The exit code is the highest of all runs. Ctrl-C detaches without stopping runs of other processes.
     """
     runs_by_id = {run.id: run for run in [await app.runs.find(ref) for ref in runs]}
 
@@ -30,7 +30,7 @@ async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
 
     try:
         finished = await follow_runs(app, terminal, resume_and_list, cancel_on_interrupt=False)
-    except UserLeft:
+    except UserDetached:
         return await _print_live_runs(app, terminal, list(runs_by_id))
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in finished])
@@ -41,7 +41,7 @@ async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
 
 
 async def _print_live_runs(app: App, terminal: Terminal, ids: Sequence[str]) -> int:
-    """Tell a user who leaves which runs continue, and how to cancel them."""
+    """Tell the user which runs continue after detaching, and how to cancel them."""
     runs = [await app.runs.find(run_id) for run_id in ids]
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in runs])

@@ -1,4 +1,4 @@
-"""Commands for watchers, agents that monitor a session, and display of what they say."""
+"""Commands for watchers, agents that monitor a session, and display of their comments."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from retinue.domain.watch import Watch, watch_as_json
 from retinue.errors import RetinueError
 
 WATCHER_COLUMNS: Sequence[Column] = (
-    ("WHO", lambda row: f"{row['name']} watching"),
+    ("WATCHER", lambda row: row["name"]),
     ("SESSION", lambda row: row["slug"]),
-    ("SINCE", lambda row: format_age(row["created_at"])),
+    ("AGE", lambda row: format_age(row["created_at"])),
     ("UPDATES", lambda row: str(row["update_count"])),
-    ("WATCHER'S SESSION", lambda row: row["watcher"]),
+    ("WATCHER SESSION", lambda row: row["watcher"]),
 )
 SEVERITY_COLOURS = {"info": "36", "warning": "33", "interrupt": "31"}
 MAX_TEXT_CHARS = 600
@@ -47,9 +47,9 @@ class SessionOrSubcommandGroup(Group):
 def watch() -> None:
     """Let an agent monitor SESSION and comment when something is wrong.
 
-    The watcher only reads. Its messages are in `retinue inbox`, each with a reason and a suggestion; it ends
-    the watched turn only to prevent harm, and only if its definition permits that. It survives restarts,
-    until `retinue unwatch`. Without --agent it is pair.
+    The watcher has read-only tools. Its comments are in `retinue inbox`, each with a reason and a suggestion.
+    It interrupts the watched turn only to prevent harm, and only if its definition permits that. It continues
+    across restarts until `retinue unwatch`. --agent A chooses the watcher (default: pair).
     """
 
 
@@ -82,7 +82,7 @@ async def list_watchers(app: App, terminal: Terminal, session: str | None) -> No
 @AGENT_OPTION
 @with_app()
 async def unwatch(app: App, terminal: Terminal, session: str, agent: str | None) -> None:
-    """Stop the watchers of SESSION. Their messages stay in the inbox."""
+    """Stop the watchers of SESSION. Their comments stay in the inbox."""
     stopped = await app.watchers.remove(session, agent=agent)
     if terminal.json:
         terminal.print_json([watch_as_json(each) for each in stopped])
@@ -94,9 +94,9 @@ async def unwatch(app: App, terminal: Terminal, session: str, agent: str | None)
 async def wait_for_watchers(
     app: App, terminal: Terminal, runs: Sequence[Run], interrupted: asyncio.Event
 ) -> None:
-    """Before this process exits, wait until the watchers have seen the end and commented.
+    """Before this process exits, wait until the watchers have received the last update and replied.
 
-    Ctrl-C skips the wait: the watchers are served later.
+    Ctrl-C skips the wait: the watchers receive their updates later.
     """
     sessions = {run.session_id for run in runs}
     watchers: list[Watch] = []
@@ -105,7 +105,9 @@ async def wait_for_watchers(
     if interrupted.is_set() or not watchers:
         return
     if terminal.err.isatty():
-        terminal.print_note(f"{', '.join(each.name for each in watchers)} reading … (Ctrl-C skips the wait)")
+        terminal.print_note(
+            f"Waiting for {', '.join(each.name for each in watchers)} … (Ctrl-C skips the wait)"
+        )
     interrupt_task = asyncio.ensure_future(interrupted.wait())
     delivery_task = asyncio.ensure_future(_deliver_to_watchers(app, sessions))
     try:

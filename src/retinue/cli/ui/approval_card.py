@@ -1,4 +1,4 @@
-"""The text of an approval card: everything a person must see before allowing a call."""
+"""The text of an approval card: everything the user must see before allowing a call."""
 
 import json
 from collections.abc import Iterator

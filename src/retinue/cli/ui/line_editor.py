@@ -18,19 +18,19 @@ INTERRUPTS_TO_QUIT = 2
 
 @dataclass(slots=True, kw_only=True)
 class LineEditor:
-    """Read lines until Ctrl-D, or Ctrl-C twice in a row. May block: nothing runs meanwhile."""
+    """Read lines until Ctrl-D, or Ctrl-C twice in a row. Blocks the event loop: no run is active meanwhile."""
 
     terminal: Terminal
     completions: Sequence[str] = ()
     """Words that the tab key completes."""
-    is_prepared: bool = False
+    is_readline_set_up: bool = False
 
     @property
     def is_interactive(self) -> bool:
         return sys.stdin.isatty() and self.terminal.out.isatty() and not self.terminal.json
 
     def read_line(self) -> str | None:
-        """Return the next line, or None when the user leaves."""
+        """Return the next line, or None at the end of the input."""
         if not self.is_interactive:
             line = sys.stdin.readline()
             return line.rstrip("\n") if line else None
@@ -53,11 +53,11 @@ class LineEditor:
         return None
 
     def _set_up_readline(self) -> None:
-        if self.is_prepared:
+        if self.is_readline_set_up:
             return
-        import readline  # noqa: PLC0415  (importing it touches the terminal: only where a person types)
+        import readline  # noqa: PLC0415  (importing it changes the terminal, so only for interactive input)
 
-        self.is_prepared = True
+        self.is_readline_set_up = True
         readline.set_completer(self._complete_word)
         readline.set_completer_delims(" ")
         readline.parse_and_bind("tab: complete")

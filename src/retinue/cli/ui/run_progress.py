@@ -95,11 +95,11 @@ class TreeView(Struct, frozen=True, kw_only=True):
         if not node.tool_call_count:
             return [(("", ""),)]
         heading = f"Calling Tools... (+{node.tool_call_count})"
-        call_texts = [words for _, words in node.latest_calls]
+        call_texts = [summary for _, summary in node.latest_calls]
         if not calls:
             return [((truncate_to_width(f"{heading} {', '.join(call_texts)}", self.width - 1), "36"),)]
         lines: list[FooterLine] = [((heading, "36"),)]
-        lines += [((truncate_to_width(f"  {words}", self.width - 1), "2"),) for words in call_texts[:calls]]
+        lines += [((truncate_to_width(f"  {text}", self.width - 1), "2"),) for text in call_texts[:calls]]
         if len(call_texts) > calls:
             lines.append(((f"  … and {len(call_texts) - calls} more", "2"),))
         return lines
@@ -161,9 +161,9 @@ class RunProgress:
         self.changed = asyncio.Event()
         self.stopped = False
 
-    def add_runs(self, runs: Sequence[Run], family: Sequence[Run] = ()) -> None:
-        """Watch these runs; `family` holds the runs of their trees that are already known."""
-        self.tree.update(family)
+    def add_runs(self, runs: Sequence[Run], tree_runs: Sequence[Run] = ()) -> None:
+        """Show these runs; `tree_runs` holds the runs of their trees that are already known."""
+        self.tree.update(tree_runs)
         self.tree.update(runs)
         self.root_ids |= {run.root_id for run in runs}
         self.watched_run = runs[0].id if len(runs) == 1 else ""
@@ -174,7 +174,7 @@ class RunProgress:
             self.changed.set()
 
     def stop(self) -> None:
-        """Stop drawing, because the user wants to leave."""
+        """Stop drawing, because the user interrupted or detached."""
         self.stopped = True
         self.clear()
 
@@ -199,7 +199,7 @@ class RunProgress:
 
     @asynccontextmanager
     async def show(self, app: App) -> AsyncGenerator[None]:
-        """Show the footer while the context is open, and remove it on every way out."""
+        """Show the footer while the context is open, and remove it however the context ends."""
         if self.footer is None:
             yield
             return

@@ -54,7 +54,7 @@ class RunNode(Struct, frozen=True, kw_only=True):
                 if self.waiting_for in ("", WaitReason.CHILD)
                 else f"for {WAITING_FOR_TEXTS.get(self.waiting_for, self.waiting_for)}"
             )
-        open_calls = [words for call, words in self.latest_calls if call in self.open_call_ids]
+        open_calls = [summary for call, summary in self.latest_calls if call in self.open_call_ids]
         return open_calls[-1] if open_calls else self.note
 
     def is_model_silent(self, now: datetime, threshold: timedelta) -> bool:
@@ -287,21 +287,21 @@ def format_duration(duration: timedelta) -> str:
     return f"{seconds // 3600}h {seconds // 60 % 60}m"
 
 
-def run_labels(family: Sequence[Run]) -> dict[str, str]:
+def run_labels(tree_runs: Sequence[Run]) -> dict[str, str]:
     """Return a label for each run: its agent and its position in the tree, like `explore#2`."""
     tree = RunTree()
-    tree.update(family)
-    return {run.id: tree.display_name(run.id, run.agent) for run in family}
+    tree.update(tree_runs)
+    return {run.id: tree.display_name(run.id, run.agent) for run in tree_runs}
 
 
-def depth_first_order(runs: Sequence[Run], family: Iterable[Run]) -> list[tuple[int, Run]]:
+def depth_first_order(runs: Sequence[Run], tree_runs: Iterable[Run]) -> list[tuple[int, Run]]:
     """Return these runs in tree order with their depth.
 
-    A run whose parent is not among them is placed below its nearest ancestor that is. `family` holds all runs
-    of their trees.
+    A run whose parent is not among them is placed below its nearest ancestor that is. `tree_runs` holds all
+    runs of their trees.
     """
     listed = {run.id for run in runs}
-    parent_ids = {run.id: run.request.parent_run or "" for run in (*family, *runs)}
+    parent_ids = {run.id: run.request.parent_run or "" for run in (*tree_runs, *runs)}
     children: dict[str, list[Run]] = {}
     for run in runs:
         parent = parent_ids[run.id]

@@ -32,7 +32,7 @@ RUN_COLUMNS: Sequence[Column] = (
     ("AGENT", lambda row: row["agent"]),
     ("STATUS", lambda row: row["status"]),
     ("AGE", lambda row: format_age(row["started_at"])),
-    ("TOOK", lambda row: format_duration_ms(row["duration_ms"])),
+    ("DURATION", lambda row: format_duration_ms(row["duration_ms"])),
     ("TURNS", lambda row: str(row["turns"])),
     ("SESSION", lambda row: row["slug"]),
     ("RESULT", _result_text),

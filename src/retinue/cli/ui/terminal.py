@@ -162,7 +162,7 @@ class Terminal:
             self._write(self.out, f"{label}  {safe_name(fact)}\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
-        """Write to a stream; what a person sees goes above the footer."""
+        """Write to a stream; text for the footer's terminal goes above the footer."""
         footer = self.footer
         if footer is not None and (stream is footer.stream or stream is self.err):
             _ignore_closed_terminal(lambda: footer.write_above(text))
@@ -176,7 +176,7 @@ class Terminal:
 def _colour_status(line: str) -> str:
     return re.sub(
         r"(?:(?<=  )|(?<=#[0-9] )|(?<=#[0-9]{2} )|(?<=#[0-9]{3} ))(" + "|".join(_COLOURS) + r")(?=  |$)",
-        lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[1]}\x1b[0m",
+        lambda match: f"\x1b[{_COLOURS[match[1]]}m{match[1]}\x1b[0m",
         line,
         count=1,
     )
