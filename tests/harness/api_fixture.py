@@ -143,7 +143,7 @@ def write_definitions(folder: Path, agents: dict[str, str]) -> None:
 async def serve_app(app: App) -> AsyncGenerator[None]:
     """Run the daemon of this app during a test, and remove its signal handlers afterwards."""
     loop = asyncio.get_running_loop()
-    server = asyncio.create_task(serve(app, tell=lambda _: None, port=0))
+    server = asyncio.create_task(serve(app, report=lambda _: None, port=0))
     try:
         async with asyncio.timeout(TIMEOUT_S):
             while await daemon_client.ping_daemon(app.config.home) is None:

@@ -29,7 +29,7 @@ IDLE_EXIT_SECONDS = 10.0
 async def serve(
     app: App,
     *,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     host: str = "127.0.0.1",
     port: int | None = None,
     until_idle: bool = False,
@@ -37,9 +37,9 @@ async def serve(
 ) -> None:
     """Serve until stopped, or until idle for a while with `until_idle`.
 
-    With `link` the page's link is reported; not where reports go to a log file.
+    With `link`, report a link to the page. Do not use it if reports go to a log file: the link grants access.
     """
-    await Daemon(app, report=tell).serve(host=host, port=port, until_idle=until_idle, link=link)
+    await Daemon(app, report=report).serve(host=host, port=port, until_idle=until_idle, link=link)
 
 
 class Daemon:
