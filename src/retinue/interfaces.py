@@ -65,22 +65,22 @@ class Conversation(Protocol):
     async def read_earlier_entries(self, run_id: str) -> Sequence[Entry]:
         """Return the run's own entries that precede those in memory.
 
-        Afterwards they count as known, so `append` does not add them again either.
+        Afterwards `append` does not add them again either.
         """
         ...
 
     async def append(self, *entries: Entry, sync: bool = True) -> None:
         """Append all entries in one write, on disk when this returns.
 
-        An entry whose id is already present is not added again. Without `sync`, the entries reach the disk
-        with the next synced write or with the idle prompt. A cancellation is passed on only once the write is
-        done or known to have failed.
+        An entry whose id is already present is not added again. Without `sync`, the entries are synced with the
+        next synced write or the idle prompt. A cancelled call raises CancelledError only after the write has
+        ended or failed.
         """
 
     async def refresh(self) -> bool:
         """Reload the file if a person edited it; return True if the entries have changed.
 
-        Entries that this process appended and an editor's save dropped are appended again.
+        Entries that this process appended are appended again if the editor overwrote them.
         """
         ...
 
@@ -89,7 +89,7 @@ class Conversation(Protocol):
         ...
 
     async def save_typed_text(self, message: Entry) -> None:
-        """Turn the typed text into this entry, without writing the text a second time."""
+        """Mark the typed text in the file as this entry, without writing the text again."""
 
     async def write_idle_prompt(self) -> None:
         """End the file of an idle conversation with an open user line."""
@@ -150,12 +150,12 @@ class SessionStore(Protocol):
 
 
 class AgentRegistry(Protocol):
-    """Agent definitions, live: an edit takes effect with the next call."""
+    """Agent definitions; an edited file takes effect with the next call."""
 
     def get(self, name: str, folder: str | None = None) -> AgentDefinition:
         """Return a definition; NotFound names the nearest known one.
 
-        `folder` is the folder of the work, whose project may add definitions.
+        `folder` is the working folder, whose project may add definitions.
         """
         ...
 
@@ -200,9 +200,9 @@ class Transaction(Protocol):
         ...
 
     def has_undelivered_work(self, run_id: str, session: str) -> bool:
-        """Return True if anything keeps the run from simply ending.
+        """Return True if the run has a live child, an undelivered result for its session or a pending approval.
 
-        That is a live child, an undelivered result for its session, or a pending approval.
+        If not, it can end without further checks.
         """
         ...
 
@@ -292,7 +292,7 @@ class Transaction(Protocol):
 
 
 class Ledger(Protocol):
-    """Storage of runs and their events. The rules are plain functions in runtime/, passed in as steps."""
+    """Storage of runs and their events. Steps are plain functions on a transaction."""
 
     async def write(
         self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
@@ -310,7 +310,7 @@ class Ledger(Protocol):
 
 
 class Worker(Protocol):
-    """The queue and tasks of the runs that this process executes."""
+    """The queue of runs in this process, and the tasks that execute them."""
 
     def submit(
         self,
@@ -324,7 +324,7 @@ class Worker(Protocol):
 
         Args:
             run_id: The run to execute.
-            claimed: The run was already claimed in the transaction that created it; the run and its session, or True.
+            claimed: The run and its session, or True, if it was claimed in the transaction that created it.
             at_front: The run was started before, so it goes to the front of the queue.
             concurrency_key: Key of the runs that share one concurrency limit.
         """
@@ -345,7 +345,7 @@ class Worker(Protocol):
 
 
 class ScopedFiles(Protocol):
-    """File access bound to one scope; every path is checked by the real path of what was opened."""
+    """File access within one scope; the real path of every opened file is checked."""
 
     def read(self, path: str, *, max_bytes: int = ...) -> FileContent: ...
     def list(self, path: str) -> "list[FileEntry]": ...
@@ -357,14 +357,13 @@ class ScopedFiles(Protocol):
         ...
 
     def real_path(self, path: str) -> str:
-        """Return the real path behind a path, unchecked: for display only, never to open a file by."""
+        """Return the real path of a path without checking it: only for display, never to open a file."""
         ...
 
     def check_access(self, path: str, access: FileAccess) -> str:
-        """Return the real path behind a path, of an existing file or one to be created.
+        """Return the real path of an existing file or of one to be created, as the scope's rules see it.
 
-        The path is as the scope's rules know it. Raises OutOfScope, which names the rule, if access is
-        refused.
+        Raises OutOfScope, which names the rule, if access is refused.
         """
         ...
 
@@ -377,9 +376,9 @@ class ScopedFiles(Protocol):
         ...
 
     def restrict_writes_to(self, real_path: str) -> "ScopedFiles":
-        """Return the same access, but allowing writes to this one file only.
+        """Return the same access with writes restricted to this one file.
 
-        So a tool can change only the file that a person saw when approving the call.
+        A tool can then change only the file that a person approved.
         """
         ...
 
@@ -393,7 +392,7 @@ async def _discard_intent(_: str) -> None:
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A call of a tool: its run and session, and the access it was given, bound to the scope."""
+    """The context of a tool call: its run and session, and file and shell access within the scope."""
 
     run: Run
     session: Session
@@ -423,7 +422,7 @@ class Tool(ToolPolicy, frozen=True, kw_only=True):
 
 
 class SandboxAccess(Struct, frozen=True, kw_only=True):
-    """Files and commands of agents, within their scopes."""
+    """Access to files and shell commands, by scope."""
 
     files_for: Callable[[Scope], ScopedFiles]
     shell_for: Callable[[Scope], Shell]
@@ -489,4 +488,4 @@ class RuntimeContext(RuntimeSettings, frozen=True, kw_only=True):
     operator_policy: Callable[[], OperatorPolicy]
     """Return the operator's current policy for every scope."""
     find_skills: Callable[[str, str], Sequence[Skill]] = lambda _agent, _at: ()
-    """Map (agent, folder of its work) to the skills found there; the scope decides which it may use."""
+    """Map (agent, working folder) to the skills found there; the scope decides which the agent may use."""

@@ -23,9 +23,8 @@ BUSY_RETRY_DELAYS_S = (0.001, 0.002, 0.005, 0.01, 0.02)
 """Delays between attempts; the last one is repeated."""
 
 _PAGE_SIZE = 2048
-"""A compromise: a step changes a few bytes on each of several pages, and each is written whole.
-
-Smaller pages would hold one run each and stay mostly empty.
+"""A compromise: a step changes a few bytes on several pages, and each changed page is written whole, but smaller pages
+would hold only one run each.
 """
 _WAL_SIZE = 4 * 1024 * 1024
 """Approximate size of the write-ahead log at which its pages are checkpointed into the file."""

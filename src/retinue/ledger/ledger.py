@@ -82,11 +82,11 @@ class SqliteLedger:
         self._idle = asyncio.Event()
         self._idle.set()
         self._release_done = asyncio.Event()
-        """Cleared while the file is being released: new callers wait, or the release would never end."""
+        """Cleared while the file is being released; new callers wait for it, or the release might never end."""
         self._release_done.set()
         self._closed = False
         self._is_ready = False
-        """The file is open and not being released, so callers need not wait."""
+        """The file is open and not being released."""
         self._single_step_batches = 1
         """Consecutive batches with a single step; starts at 1, as the first batch has no predecessor."""
         self._ran_this_iteration = False
@@ -164,7 +164,7 @@ class SqliteLedger:
     def check_changed(self) -> bool:
         """Return whether this or another process has written since the previous call.
 
-        Costs about a microsecond. If the database cannot be asked, the answer is True.
+        Takes about a microsecond. Returns True if the database cannot be queried.
         """
         previous_version, self._data_version = self._data_version, -1
         self._end_read()

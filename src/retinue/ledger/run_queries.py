@@ -15,8 +15,8 @@ from retinue.errors import Failed, NotFound
 from retinue.ledger import run_rows
 from retinue.ledger.run_rows import RunRow, execute_statement
 
-# The columns a run is searched by never change after it was created, except its status: an update that leaves
-# them alone leaves their indexes alone too.
+# Except for the status, indexed columns never change after a run was created. An update that does not set them does not
+# touch their indexes.
 _FIXED_COLUMNS = ("id", "ask", "session_id", "root", "created_at", "task")
 _CHANGING_COLUMNS = tuple(name for name in run_rows.RUN_COLUMNS if name not in _FIXED_COLUMNS)
 _update_values = itemgetter(
@@ -139,7 +139,7 @@ def select_runs(  # noqa: PLR0913  (one filter each)
 def has_live_children(connection: sqlite3.Connection, run_id: str, *, awaited: bool | None) -> bool:
     """Return whether the run has a live child.
 
-    Reads at most one row, because a thousand siblings may ask when they end.
+    Reads at most one row, because a thousand siblings may call this when they end.
     """
     sql = _HAS_LIVE_CHILD if awaited is None else _HAS_AWAITED_CHILD
     values = (run_id,) if awaited is None else (run_id, int(awaited))
@@ -149,7 +149,7 @@ def has_live_children(connection: sqlite3.Connection, run_id: str, *, awaited: b
 def has_undelivered_work(connection: sqlite3.Connection, run_id: str, session: str) -> bool:
     """Check live children, unread deliveries and open approvals in one query.
 
-    Every run asks when it ends, and the answer is usually False.
+    Called at every end of a run; usually False.
     """
     return bool(execute_statement(connection, _HAS_UNDELIVERED_WORK, (run_id, session, run_id)).fetchone()[0])
 

@@ -68,7 +68,7 @@ class EventRow(NamedTuple):
 
 RUN_COLUMNS = RunRow._fields
 REQUEST_COLUMNS = ("ask_key", "requester", "parent_run", "door", "source", "label")
-"""Columns that are only searched by; the request holds their values too."""
+"""Columns used only in searches; the encoded request also contains their values."""
 
 EVENT_COLUMNS = EventRow._fields
 

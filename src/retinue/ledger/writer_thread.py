@@ -1,4 +1,4 @@
-"""A thread for the few operations that may block, so that the event loop never does."""
+"""A thread for operations that may block, so that the event loop is not blocked."""
 
 import asyncio
 import threading

@@ -151,7 +151,7 @@ class AgentLoop:
         """Exit rules, if the definition names exit tools; without them the run ends with its last message."""
         self.counters_saved_at = context.clock.now()
         self.may_have_announcements = run.request.source == WAKE_SOURCE
-        """Announcements may arrive: a run of this session has requested others."""
+        """Announcements may arrive, because a run of this session has requested others."""
         if run.reason is Reason.INTERRUPTED:
             self.interrupt()
 
@@ -188,7 +188,7 @@ class AgentLoop:
                         await self._close_transcript(conversation)
 
     def _process_is_stopping(self) -> bool:
-        """Return True if the process is ending and nobody stopped this run: another process will resume it."""
+        """Return True if the process is ending and the run was not cancelled, so that another process will resume it."""
         stopping = isinstance(sys.exception(), asyncio.CancelledError)
         return stopping and not self.context.worker.is_cancelled(self.run.id)
 
@@ -271,7 +271,7 @@ class AgentLoop:
         )
 
     def _is_wake_without_news(self, conversation: Conversation) -> bool:
-        """Return True if another run has meanwhile read the announcement that this one was created for."""
+        """Return True if another run has already read the announcement that this run was created for."""
         return self.run.request.source == WAKE_SOURCE and not any(
             entry.run == self.run.id for entry in conversation.entries
         )
@@ -279,7 +279,7 @@ class AgentLoop:
     async def _build_plan(self, conversation: Conversation) -> RunPlan:
         """Build the plan and apply the definition's deadline, idle timeout and exit tools.
 
-        A top-level run has no idle timeout: a person watches it.
+        A top-level run has no idle timeout, because a person watches it.
         """
         plan = await build_run_plan(self.run, conversation.session, self.context, conversation.provider_cache)
         own_limits = plan.agent.limits
@@ -332,10 +332,9 @@ class AgentLoop:
     async def _split_delegated_calls(
         self, calls: Sequence[ToolCall]
     ) -> tuple[list[ToolCall], list[ToolResult]]:
-        """Split the open calls of an interrupted run: those that started a child, and failure results for the
-        rest.
+        """Split the open calls of an interrupted run into those that started a child, and failure results for the others.
 
-        The former are repeated, to get the children's results.
+        The calls that started a child are repeated to get its result.
         """
         keys = {call.id: run_request_key(self.run.id, call.id) for call in calls}
         delegated = await self.context.ledger.read(
@@ -378,7 +377,7 @@ class AgentLoop:
                     await mark_delivered(deliveries, self.context)
 
     async def _release_orphaned_calls(self, conversation: Conversation) -> None:
-        """Announce the results of children whose call is not open any more.
+        """Announce the results of children whose tool call is not open any more.
 
         A person may have removed the call from the file, or another process may have answered it while no
         process executed the run.
@@ -407,7 +406,7 @@ class AgentLoop:
             )
 
     async def _append_task(self, conversation: Conversation) -> None:
-        """Append the task before any request: requests are built from the file."""
+        """Append the task to the transcript, from which requests are built."""
         run = self.run
         if run.request.source == WAKE_SOURCE:
             return
@@ -481,7 +480,7 @@ class AgentLoop:
         return None
 
     async def _close_transcript(self, conversation: Conversation) -> None:
-        """Save received text and leave the file ready for a person, whatever ended the loop."""
+        """Save received text, give open calls a result, and end the file with an idle prompt."""
         try:
             await self.model_turn.save_partial_reply(conversation)
             if unanswered_results := self.attempt.make_unanswered_results(conversation, STOPPED_REASON):

@@ -1,4 +1,4 @@
-"""Workspace and path rights of a new session: computed once when it is created, and kept with it."""
+"""Workspace and path rights of a new session, computed when it is created and stored with it."""
 
 from collections.abc import Callable, Sequence
 
@@ -33,16 +33,16 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     parent: Session
     description: str
     allowed_paths: Sequence[str] | None = None
-    """None: the parent's read patterns. Empty: no restriction. Patterns: exactly those."""
+    """None: the parent's read patterns. Empty: no restriction. Else exactly these patterns."""
     denied_paths: Sequence[str] | None = None
     requested_by_person: bool = False
-    """A person requested exactly this: the paths may exceed what the parent could pass on."""
+    """A person requested these paths, so they may exceed what the parent could pass on."""
     use_definition_paths: bool = False
-    """Use the paths of its definition, else the workspace; allowed and denied paths are ignored."""
+    """Use the definition's paths, else the workspace, and ignore allowed and denied paths."""
     workspace: WorkspacePolicy | None = None
     """Overrides the definition's policy."""
     build_prompt: Callable[[Agent], str] | None = None
-    """Builds its system prompt from its definition, in place of the definition's own."""
+    """Build its system prompt from its definition; replaces the definition's own prompt."""
     alias: str = ""
     """Additional name, besides its folder's name."""
     is_leaf: bool = False
@@ -138,10 +138,10 @@ def _resolve_named_folder(
         and bool(parent_workspace.source_repository)
         and matches(subtree_pattern(parent_workspace.root), real_path)
     )
-    closed = () if in_parent_worktree else context.operator_policy().closed_paths
+    closed_paths = () if in_parent_worktree else context.operator_policy().closed_paths
     try:
         context.sandbox.files_for(
-            Scope(root=real_path, read=(subtree_pattern(real_path),), retinue_paths=closed)
+            Scope(root=real_path, read=(subtree_pattern(real_path),), retinue_paths=closed_paths)
         ).list(real_path)
     except RetinueError as error:
         raise Refused(f"The definition's workspace {workspace.root} cannot be used: {error}") from error
@@ -149,9 +149,9 @@ def _resolve_named_folder(
 
 
 async def compute_child_rights(agent: Agent, child: ChildSpec, context: RuntimeContext) -> ChildRights:
-    """Compute a child's workspace and rights: its own, within what its parent can pass on.
+    """Compute a child's workspace and rights, limited to what its parent can pass on.
 
-    In its own worktree, the parent's path rules apply to the copies of the files too.
+    In a worktree, the parent's path rules also apply to the copies of the files.
     """
     parent_agent = (
         child.parent_rights.agent if child.parent_rights else await load_definition(child.parent, context)
@@ -199,7 +199,7 @@ def ceilings_for_child(
     run: Run | None = None,
     rights: Scope | None = None,
 ) -> tuple[Ceiling, ...]:
-    """Return the ceilings for a child: those above the session, then the session's own rights."""
+    """Return the ceilings for a child: those of the parent session, then the parent's own rights."""
     if rights is None:
         rights = compute_scope(parent_agent, parent, context, run=run)
     run_ceilings = () if run is None else run.request.ceilings

@@ -21,9 +21,9 @@ from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.tool_executor import check_tool_allowed
 
 SHELL_TOOL = "bash"
-"""A CLI agent can run commands like this tool, so an agent without this tool may not be a CLI agent."""
+"""A CLI agent can run commands, so an agent that is denied this tool may not be a CLI agent."""
 INTERRUPTED_TURN_NOTICE = (
-    "Your work was cut off: the process ended during your turn. What you had done by then remains done. "
+    "You were interrupted: the process ended during your turn. What you had already done was not undone. "
     "Check the current state before you repeat anything."
 )
 READ_ONLY_PROMPT = (
@@ -85,9 +85,9 @@ async def authorize_cli_agent(plan: RunPlan, attempt: RunAttempt, session: Sessi
 
 
 def _check_scope_supported(plan: RunPlan, scope: Scope, context: RuntimeContext) -> None:
-    """Refuse a scope that cannot be enforced: Retinue cannot check the commands a CLI agent runs itself.
+    """Refuse a scope that cannot be enforced, because Retinue cannot check the commands a CLI agent runs itself.
 
-    Hosts other than its model's count as network access, and need the same capability as a tool's.
+    Access to hosts other than its model's needs the network capability.
     """
     provider, shell_tool = plan.model.provider, context.tools[SHELL_TOOL]
     problem = (

@@ -49,7 +49,7 @@ class DiskFullRetry:
         self._on_wait_start = on_wait_start
         self._on_wait_end = on_wait_end
         self._retry_lock = asyncio.Lock()
-        """Lets only one of several failed calls retry; the others follow once it succeeded."""
+        """Allows one failed call to retry at a time; the others wait until it has succeeded."""
         self._task = asyncio.current_task()
         self._no_wait = False
         self.context = replace(
@@ -91,7 +91,7 @@ class DiskFullRetry:
         return not self._must_stop() and (full or (ledger and isinstance(error, SessionLocked)))
 
     def _must_stop(self) -> bool:
-        """Return True if the run is being stopped: then it waits no more, not even in shielded writes."""
+        """Return True if the run is being stopped; then no write is retried, not even a shielded one."""
         return self._no_wait or (self._task is not None and self._task.cancelling() > 0)
 
     async def _wait_before_retry(self) -> None:
@@ -185,7 +185,7 @@ class DiskFullRetry:
 
 
 async def requeue_disk_waiters(context: RuntimeContext, is_alive: Callable[[str], bool]) -> None:
-    """Queue runs again whose dead process was waiting for disk space."""
+    """Queue runs again that were waiting for disk space when their process died."""
 
     def orphaned(tx: Transaction) -> list[Run]:
         waiting = tx.find_runs(status=[Status.WAITING])

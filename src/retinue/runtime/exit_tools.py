@@ -1,4 +1,4 @@
-"""Exit tools: an agent that names them ends its run only by calling one; counts come from the transcript."""
+"""Exit tools: an agent that has them ends its run only by calling one."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The inbox: delegated runs whose result a session has not received; a view on the deliveries."""
+"""The inbox: live and finished delegated runs whose result a session has not received."""
 
 from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import LIVE_STATUSES, Run
@@ -29,8 +29,8 @@ async def drain_inbox(
 ) -> list[RunDelivery]:
     """Take pending results from the inbox, oldest first, so that they are not announced.
 
-    A caller that repeats this after a crash gets the same results again. Results that an open call waits for
-    are not taken.
+    A caller that repeats this after a crash gets the same results again. Results that an open
+    call waits for are not taken.
     """
 
     def pending(tx: Transaction) -> list[Delivery]:

@@ -11,9 +11,9 @@ from retinue.runtime.interrupts import interrupt_run
 from retinue.runtime.run_plan import load_definition
 
 MAX_INTERJECTIONS_PER_RUN = 3
-"""Interjections per run; more would not be read."""
+"""Limit per run of a watcher, as more would not be read."""
 MAX_TEXT_CHARS = 4_000
-"""Characters of a reason, and of a suggestion."""
+"""Maximum length of a reason, and of a suggestion."""
 
 
 class InterjectionText(Struct, frozen=True, kw_only=True):
@@ -36,10 +36,10 @@ async def post_interjection(text: InterjectionText, call: Call, context: Runtime
             return existing[0]
         watch = next(iter(tx.find_watches(watcher=call.session.id, on=True)), None)
         if watch is None:
-            raise Refused("This session does not watch another session any more. End here.")
+            raise Refused("This session does not watch another session any more. Finish your run.")
         if len(tx.find_interjections(run=call.run.id)) >= MAX_INTERJECTIONS_PER_RUN:
             raise Refused(
-                f"The limit of {MAX_INTERJECTIONS_PER_RUN} interjections per update is reached. End here."
+                f"The limit of {MAX_INTERJECTIONS_PER_RUN} interjections per update is reached. Finish your run."
             )
         interjection = _make_interjection(
             text,
@@ -112,7 +112,7 @@ def _make_interjection(
 
 
 def _run_to_interrupt(watch: Watch, call: Call, tx: Transaction) -> str:
-    """Return the id of the run that the watcher saw, if it is still live; a run started since does not count."""
+    """Return the id of the live run that the watcher saw, or an empty string; runs started later do not count."""
     for run in reversed(tx.find_runs(session=watch.session, status=LIVE_STATUSES)):
         if run.waits_between_turns or run.reason in (*CANCEL_REASONS, Reason.INTERRUPTED):
             continue

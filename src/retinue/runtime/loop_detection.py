@@ -24,7 +24,7 @@ class LoopDetector:
     def restore(self, entries: Sequence[Entry], run: str) -> None:
         """Restore the count of identical calls from the transcript of a suspended run.
 
-        Only calls with a result count: an open call is repeated, and counts then.
+        Only calls with a result are counted, because an open call is repeated and counted then.
         """
         answered_ids: set[str] = set()
         for entry in reversed(entries):

@@ -12,7 +12,7 @@ from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.tool_executor import truncate_tool_result
 
 UNFINISHED_RESULT = (
-    "No result: the agent was stopped before this call finished. It may or may not have happened."
+    "No result: the agent was stopped before this call finished. The call may or may not have taken effect."
 )
 
 

@@ -16,7 +16,7 @@ from retinue.runtime.run_events import make_event
 MAX_CRASHES = 3
 """A run whose process died more often than this is not resumed: it ends as lost."""
 
-UNKNOWN_OUTCOME = "Outcome unknown: the call may or may not have happened, and it was not repeated. Check before you repeat it."
+UNKNOWN_OUTCOME = "Outcome unknown: the call may or may not have taken effect, and it was not repeated. Check before you repeat it."
 INTERRUPTED_RESULT = f"Interrupted: the process ended before this call finished. {UNKNOWN_OUTCOME}"
 STALE_ERROR = (
     "interrupted longer ago than limits.resume_window_seconds; send its session a message to continue"
@@ -84,7 +84,7 @@ def final_reply(run: Run, entries: Sequence[Entry]) -> Message | None:
 
 
 def ends_with_final_reply(entries: Sequence[Entry]) -> bool:
-    """Return True if the last entry is a final reply: nothing asks the model to continue."""
+    """Return True if the last entry is a final reply, after which no request is due."""
     last = entries[-1] if entries else None
     return isinstance(last, Message) and last.role == "agent" and not last.tool_call_count
 
@@ -151,7 +151,7 @@ def live_descendants(run: Run, tx: Transaction) -> list[Run]:
 async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: str) -> Run:
     """Resume a run whose owner is dead, a bounded number of times.
 
-    `previous_owner` is the dead one: of two processes that both saw it die, only the first gets the run.
+    `previous_owner` is the dead owner: if several processes try to resume the run, only the first succeeds.
     """
 
     def step(tx: Transaction) -> Run:
@@ -179,7 +179,7 @@ async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: st
 
 
 async def resume_available_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:
-    """Resume those interrupted runs that no other process took first.
+    """Resume the interrupted runs that no other process has resumed.
 
     A run interrupted longer ago than the resume window is not resumed: it is marked as lost, and its requester
     is notified.

@@ -1,4 +1,4 @@
-"""Context of a run in progress: its counters so far, and its entries and events."""
+"""One attempt at a run: its counters, and how it appends entries and emits events."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from retinue.runtime.run_events import make_event
 
 @dataclass(slots=True)
 class RunAttempt:
-    """Mutable state of one attempt at a run; counting replaces the frozen `run`."""
+    """Mutable state of one attempt at a run; updated counters replace the frozen `run`."""
 
     run: Run
     context: RuntimeContext

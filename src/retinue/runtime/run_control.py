@@ -22,7 +22,7 @@ from retinue.runtime.run_end import CANCEL_MESSAGES, RunsToWake, mark_delivered,
 from retinue.runtime.run_events import make_event
 
 ABORT_ON_DENIAL_TOOL = "PersistentAgent"
-"""Delegation tool whose agents end when a person denies what they ask (its specification says so)."""
+"""Delegation tool whose agents are cancelled when a person denies an approval, as its specification requires."""
 STOPPED_RESULT = "No result: the run was stopped before this call finished."
 
 
@@ -33,9 +33,9 @@ async def cancel_run(
     is_alive: Callable[[str], bool],
     reason: Reason = Reason.USER_CANCEL,
 ) -> Run:
-    """Cancel a run and all the runs it requested.
+    """Cancel a run and its children.
 
-    A run that is queued, waits for a person, or has no live owner ends here. A run of this process is stopped
+    A run that is queued, waits, or has no live owner is ended in this transaction. A run of this process is stopped
     at once. Another process is asked to stop its run. Whether the owner is alive is checked inside the
     transaction, because another process may have claimed the run a moment before.
     """
@@ -69,9 +69,9 @@ async def cancel_run(
 
 
 async def close_transcript(run: Run, context: RuntimeContext) -> None:
-    """Make the transcript of a run that no process executes ready for a person's input.
+    """Give a transcript's open calls a result and write the idle prompt, for a run that no process executes.
 
-    If that fails here, the session's next run does it.
+    If that fails, the session's next run does it.
     """
     with suppress(RetinueError):
         async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
@@ -176,9 +176,9 @@ def _abort_on_denial(
 async def expire_approvals(
     context: RuntimeContext, *, is_alive: Callable[[str], bool], adopt: bool = True
 ) -> list[Approval]:
-    """Expire approvals that nobody answered in time: they count as denied, and their runs continue.
+    """Expire approvals that nobody answered in time; they count as denied, and their runs continue.
 
-    `adopt`: runs whose process is gone are resumed here; otherwise they stay queued like any interrupted run.
+    `adopt`: resume runs of dead processes in this process; otherwise they stay queued.
     """
 
     def overdue_approvals(tx: Transaction) -> list[Approval]:
@@ -229,7 +229,7 @@ async def runs_woken_elsewhere(context: RuntimeContext) -> list[str]:
 
 
 async def detach_run(run_id: str, context: RuntimeContext) -> Run:
-    """Move a run that a tool call waits for to the background: the call returns now, the result is announced."""
+    """Move an awaited run to the background, so that the tool call returns now and the result is announced."""
     to_wake = RunsToWake()
 
     def step(tx: Transaction) -> Run:
@@ -262,7 +262,7 @@ async def answer_waiting_run(
 ) -> Run | None:
     """Resume the session's run that waits for a person, with their reply.
 
-    The reply is saved first: as the result of the call that asked, else as a message, with the id `entry` if
+    The reply is saved first, as the result of the open question, else as a message with the id `entry` if
     given. Without `text`, the reply is what was typed in the file. The run continues here, or in the process
     named by `owner`. Returns None if no run of the session waits for a person.
     """
@@ -323,7 +323,7 @@ async def _save_person_reply(
 
 
 async def cancel_abandoned_children(ended: Run, context: RuntimeContext) -> None:
-    """Cancel the children whose result a failed or cancelled run still waited for."""
+    """Cancel the children that a failed or cancelled run was still waiting for."""
     if ended.status is Status.DONE:
         return
     children = await context.ledger.read(
@@ -362,7 +362,7 @@ def _requeue_answered_run(
 
 
 async def _grant_added_scope(approval: Approval, context: RuntimeContext) -> None:
-    """Add the approved pattern to the session's own preset.md, beyond what its parents could pass on."""
+    """Add the approved pattern to the session's own preset.md, even beyond the ceilings of its parents."""
     session = await context.store.find(approval.session)
     tool = context.tools.get(approval.tool)
     access = tool.access if tool is not None else "read"

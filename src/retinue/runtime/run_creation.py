@@ -1,4 +1,4 @@
-"""Create and claim runs: the only place where a run is inserted or taken from the queue."""
+"""Create and claim runs: the only module that inserts runs or takes them from the queue."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -39,7 +39,7 @@ async def create_run(
         context: the runtime context.
         owner: process that is to execute the run; by default `context.owners.id_for_new_run()`.
         exclusive: refuse if the session has another live run.
-        before_insert: called in the same transaction; it prevents the run by raising.
+        before_insert: called in the same transaction; raise in it to prevent the run.
 
     Raises:
         Conflict: `exclusive`, and the session has a live run.

@@ -28,7 +28,7 @@ CANCEL_MESSAGES = {
 
 @dataclass(slots=True)
 class RunsToWake:
-    """Runs that a transaction woke, to be submitted to the worker once it is committed."""
+    """Runs that a transaction queued, to be submitted to the worker after its commit."""
 
     runs: list[tuple[Run, ClaimResult]] = field(default_factory=list[tuple[Run, ClaimResult]])
 
@@ -92,9 +92,9 @@ async def finish_run(
 
 
 def _defer_finish(run: Run, tx: Transaction, context: RuntimeContext) -> Run | None:
-    """Keep a done run open if announcements or live children remain; None if it can end.
+    """Return a done run that must stay live for announcements or children; None if it can end.
 
-    Checking and ending happen in one transaction, so no announcement can arrive in between.
+    The caller ends it in the same transaction, so no announcement can arrive in between.
     """
     if run.tool_calls:
         release_waiting_calls(run, tx, context)
@@ -214,7 +214,7 @@ def _truncate_event_result(text: str) -> str:
 def _forward_announcements(ended: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> None:
     """Pass announcements that an ended run did not read to another run of its session, or wake one.
 
-    Once per announcement: if the woken run cannot read it either, no further run is woken.
+    This happens once per announcement: if the woken run cannot read it either, no further run is woken.
     """
     for delivery in undelivered_announcements(ended, tx):
         parent = tx.get_run(delivery.requester_run)
@@ -326,7 +326,7 @@ def _wake_for_announcement(
 
 
 def _awaits_all_children(run: Run, tx: Transaction) -> bool:
-    """Return True while an interrupted run must wait for its children, so that it summarises only once."""
+    """Return True if an interrupted run must wait for all its children, so that it summarises only once."""
     return run.reason is Reason.INTERRUPTED and tx.has_live_children(run.id)
 
 
@@ -412,5 +412,5 @@ async def delete_temporary_sessions(context: RuntimeContext) -> None:
 
 
 def make_nonce(context: RuntimeContext) -> str:
-    """Return a random delimiter that a child cannot guess."""
+    """Return a random delimiter for an agent's text, which the agent cannot guess."""
     return context.clock.new_entry_id()[-8:] + context.clock.new_uuid().replace("-", "")[-12:]

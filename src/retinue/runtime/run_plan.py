@@ -1,4 +1,4 @@
-"""Run plan: definition, rights, tools, prompt and model, fixed when a run starts."""
+"""The plan of a run: definition, scope, tools, prompt and model, fixed when the run starts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
 
 class _PlanInputs(Struct, frozen=True, kw_only=True):
-    """Everything a plan depends on, except the agents that can be named."""
+    """Everything a plan depends on, except the definitions of other agents."""
 
     agent: Agent
     model: Model
@@ -155,7 +155,7 @@ def compute_scope(
     """Compute the scope of a session, in a given run if there is one.
 
     A run that another agent requested in a session not below its own gets its depth from that agent, and is
-    limited to what that agent could pass on: a person's grants to this session were not given to that agent.
+    limited to what that agent could pass on, without a person's grants to this session.
     """
     scope = build_scope(agent, _scope_inputs(session, context, run=run), context.operator_policy())
     scope = with_skills(scope, session.agent, session.workspace.intended_folder, context)

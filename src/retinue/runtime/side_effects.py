@@ -1,4 +1,4 @@
-"""Side effects that must not happen twice: recorded before they start and when they end."""
+"""Record side effects that must not happen twice, before they start and when they end."""
 
 from collections.abc import Collection, Sequence
 
@@ -18,7 +18,7 @@ async def find_recorded_result(
 ) -> tuple[bool, str] | None:
     """Return the recorded result of a call that was started before, or the result for an unknown outcome.
 
-    None: the call may be executed, for the first time or because the tool itself detects a repeated call.
+    Returns None if the call may be executed: it is the first time, or the tool itself detects a repeated call.
     """
     if tool.effect is not Effect.ONCE:
         return None
@@ -106,9 +106,7 @@ async def count_effective_calls(
 
 
 async def count_effective_results(results: Sequence[ToolResult], context: RuntimeContext) -> int:
-    """Count the results of calls that had an effect: successes, and failed calls that had started a side
-    effect.
-    """
+    """Count results of calls that had an effect: successful calls, and failed calls that started a side effect."""
     failed_call_ids = [each.call_id for each in results if not each.ok]
     count = len(results) - len(failed_call_ids)
     if not failed_call_ids:

@@ -1,4 +1,4 @@
-"""The other agents that an agent may know of and delegate to."""
+"""The agents that an agent can see and delegate to."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,9 +14,9 @@ from retinue.interfaces import RuntimeContext, Tool
 def startable_agents(
     scope: Scope, definitions: Iterable[AgentDefinition], context: RuntimeContext
 ) -> list[Agent]:
-    """Return the agents that the scope allows and the configuration lets agents start, in the given order.
+    """Return the agents that the scope and the configuration allow to be started, in the given order.
 
-    The agent itself may be among them.
+    The agent itself may be one of them.
     """
     allowed = context.subagent_settings.allow_agents
     return [

@@ -38,8 +38,8 @@ class _TextStream:
 class StreamBuffer:
     """Buffer of one streamed reply.
 
-    Listeners get redacted text; discarded text is forgotten. The reply has the id of its transcript entry
-    from its first piece on, so that a client can match the two.
+    Listeners receive redacted text. Every piece carries the id of the reply's transcript entry, so that a client
+    can match the two.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""State saved while a run is suspended: the reason for waiting, and its counters so far."""
+"""Suspend a run inside its tool calls, and save its counters."""
 
 from contextlib import suppress
 

@@ -100,19 +100,18 @@ class Deadline:
 
 
 class TurnInterrupted(Exception):
-    """Raised when a person interrupts and the reply in progress is dropped."""
+    """Raised when a person interrupts the reply in progress."""
 
 
 class TurnTimer:
-    """Times a reply from its first piece to its end.
+    """Applies the idle timeout to a reply, from its first piece to its end, and stops it on an interrupt.
 
-    It is stopped while the run waits for the model, tools, children or people. It needs no task, and costs
-    nothing while no text arrives.
+    The timer is stopped while the run waits for the model, tools, children or people.
     """
 
     def __init__(self) -> None:
         self.text_only_timeout_s: float | None = None
-        """None: no limit on the time of a reply."""
+        """None: no timeout."""
         self._timeout: asyncio.Timeout | None = None
         self._streaming_since: float | None = None
         self.interrupted = False

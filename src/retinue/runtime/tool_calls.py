@@ -60,7 +60,7 @@ class ToolCallRunner:
         context: RuntimeContext,
         entries_on_success: Sequence[Entry],
     ) -> ToolResult | Suspension:
-        """Run one call with no other calls in parallel.
+        """Run one call, without other calls in parallel.
 
         On success `entries_on_success` are written together with the result.
         """

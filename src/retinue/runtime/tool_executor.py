@@ -38,7 +38,7 @@ _PATH_AND_COMMAND_FIELDS = frozenset(
         "is_worktree", "workspace_label", "tmp_folder", "writable", "has_paths", "shell_commands", "user_grants",
     }
 )  # fmt: skip
-"""Scope fields about files and commands, which never decide whether a tool is visible; all others may."""
+"""Scope fields about files and commands, which do not affect whether a tool is visible."""
 _tool_rule_key: Callable[[Scope], Hashable] = attrgetter(
     *(each.name for each in fields(Scope) if each.name not in _PATH_AND_COMMAND_FIELDS)
 )
@@ -66,7 +66,7 @@ def visible_tools(tools: Mapping[str, Tool], scope: Scope) -> Mapping[str, Tool]
 
 @dataclass(slots=True)
 class _VerdictCache:
-    """Verdicts shared by scopes with the same tool rules: thousands of siblings have the same rules."""
+    """Verdicts shared by scopes with the same tool rules, as thousands of siblings may have."""
 
     verdicts: dict[str, tuple[Tool, Verdict]] = field(default_factory=dict[str, tuple[Tool, Verdict]])
     tool_table: tuple[tuple[str, ...], tuple[Tool, ...]] = ((), ())
@@ -121,8 +121,8 @@ async def execute_tool_call(
 ) -> ToolResult | Suspension:
     """Execute one tool call and return its result; a refusal is a result like any other.
 
-    A call that must wait for a person or a child gives a `Suspension` instead, and is executed again when the
-    run resumes.
+    For a call that must wait for a person or a child, returns a `Suspension`; the call is executed again when
+    the run resumes.
     """
     started = perf_counter()
     try:
@@ -152,7 +152,7 @@ async def execute_tool_call(
 
 
 async def _elapsed_s(tool_call: ToolCall, caller: Caller, elapsed_s: float, context: RuntimeContext) -> float:
-    """Return the seconds since the call was first made: a call that waited for a run is repeated."""
+    """Return the seconds since the first execution of a call, which is repeated if it waited for a run."""
     key = run_request_key(caller.run.id, tool_call.id)
     child = await context.ledger.read(lambda tx: tx.get_run_by_key(key))
     return (

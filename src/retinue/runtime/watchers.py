@@ -1,4 +1,4 @@
-"""Watchers: agents that monitor another session and are sent each new part of it once."""
+"""Watchers: agents that monitor another session and receive each new part of it once."""
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
@@ -46,7 +46,7 @@ async def start_watch(
 ) -> Watch:
     """Start watching a session from now on.
 
-    A watch that is already on is returned; one that was switched off continues in its old session.
+    An active watch is returned unchanged; a stopped one is restarted in the watcher's existing session.
     """
     agent_definition = _load_watcher_definition(watched_session, agent, context)
     previous = await context.ledger.read(lambda tx: _find_watch(watched_session, agent, tx))
@@ -83,9 +83,9 @@ async def start_watch(
 
 
 async def stop_watch(watch: Watch, context: RuntimeContext, *, reason: str = "") -> Watch:
-    """Stop a watch and its current run, and nothing else.
+    """Stop a watch and its current run.
 
-    `reason`: set if it was not a person who stopped it.
+    `reason` is empty if a person stopped it.
     """
 
     def step(tx: Transaction) -> tuple[Watch, list[Run]]:
@@ -128,7 +128,7 @@ class WatcherNotifier:
         """Sessions whose runs this process executed, and whose updates it sends."""
 
     async def notify_watchers(self, ended: Collection[str]) -> bool:
-        """Send updates that are due; `ended` are runs that have ended in this process since.
+        """Send updates that are due; `ended` are the runs of this process that have ended since the last call.
 
         Returns True if more will be due soon.
         """
@@ -155,9 +155,9 @@ class WatcherNotifier:
 
 
 async def send_missed_updates(context: RuntimeContext, session: str | None = None) -> list[Run]:
-    """Send updates whose process has ended or is about to end, for all sessions or one.
+    """Send updates that a process did not send before it ended, for all sessions or one.
 
-    Sessions with an active run in another process are left to that process.
+    Sessions with an active run in another live process are skipped.
     """
     created: list[Run] = []
     for each in await context.ledger.read(lambda tx: tx.find_watches(session=session, on=True)):
@@ -365,7 +365,7 @@ async def _find_watcher_session(
 
 
 def _read_only_ceiling(watched_session: Session, context: RuntimeContext) -> Ceiling:
-    """Return the most that a watcher may use: tools that change nothing."""
+    """Return the ceiling of a watcher: only tools that change nothing."""
     names = (name for name, tool in context.tools.items() if tool.effect is Effect.READ)
     return Ceiling(set_by=watched_session.slug, tools=tuple(sorted(names)), write=(), writable=False)
 

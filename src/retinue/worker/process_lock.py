@@ -70,7 +70,7 @@ class ProcessLock:
 
 
 class NoProcessLock:
-    """Stand-in for a home where no lock can be created; its process executes no runs and needs no lock."""
+    """Replaces the lock if none can be created; such a process executes no runs."""
 
     id = "no-lock"
 
@@ -95,8 +95,8 @@ def remove_dead_owners(home: Path) -> list[str]:
 def _create_lock_file(folder: Path) -> tuple[Path, int]:
     """Create and lock a file; each attempt uses a new name.
 
-    Another process may remove the file before it is locked. With new names no name ever means two files, so
-    the wrong one cannot be removed.
+    Another process may remove the file before it is locked. Because names are never reused, it cannot remove
+    the wrong file.
     """
     for missing in reversed([place for place in (folder, *folder.parents) if not place.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)

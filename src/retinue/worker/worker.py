@@ -30,7 +30,7 @@ def _always_changed() -> bool:
 
 
 class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
-    """Callbacks of the worker to claim, execute and end runs; the worker itself contains no rules."""
+    """Callbacks with which the worker claims, executes and ends runs."""
 
     claim_run: Callable[[str], Awaitable[ClaimResult]]
     execute_run: Callable[[str, CreatedRun | None], Awaitable[bool]]
@@ -99,7 +99,7 @@ class LocalWorker:
         if concurrency_key:
             self._concurrency_keys[run_id] = concurrency_key
         if run_id in self._tasks:
-            self._resubmit.add(run_id)  # it was woken at the moment it was being suspended
+            self._resubmit.add(run_id)  # it was woken while it was being suspended
         elif run_id in self._queue:
             return
         elif claimed:
@@ -167,9 +167,7 @@ class LocalWorker:
         self._tasks[run_id] = asyncio.create_task(self._run_task(run_id, created), name=f"run-{run_id}")
 
     async def _run_task(self, run_id: str, created: CreatedRun | None) -> None:
-        """Execute one run. The only place that catches every exception: a crash of one run ends only that
-        run.
-        """
+        """Execute one run; an exception in it ends only this run."""
         callbacks = self._started_callbacks()
         try:
             if await callbacks.execute_run(run_id, created):
@@ -202,7 +200,7 @@ class LocalWorker:
             await asyncio.wait_for(self._state_changed.wait(), POLL_INTERVAL_S)
 
     def notify(self) -> None:
-        """Wake all waiters, because something changed elsewhere."""
+        """Wake all tasks in `wait_for_change`."""
         self._state_changed.set()
         self._state_changed = asyncio.Event()
 
