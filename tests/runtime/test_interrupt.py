@@ -1,5 +1,4 @@
-"""A person interrupts a run, or sends one that is waited for into the background: what was said stays, what is done is
-let finish, and those who asked go on."""
+"""Interrupting and detaching runs: text is kept, running tools finish, and the requester continues."""
 
 import asyncio
 import json
@@ -24,80 +23,84 @@ from retinue.tools.define import tool
 ENDED = (Status.CANCELLED, Reason.INTERRUPTED)
 
 
-def hands_on(preset: str, prompt: str) -> tuple[str, str]:
+def delegate_call(preset: str, prompt: str) -> tuple[str, str]:
     return "PersistentAgent", json.dumps({"preset": preset, "description": "look", "prompt": prompt})
 
 
-def ponders(gate: asyncio.Event) -> Tool:
+def make_gated_tool(gate: asyncio.Event) -> Tool:
     @tool(effect="read")
     async def ponder() -> str:
-        """Takes its time."""
+        """Waits for the gate."""
         await gate.wait()
         return "so it is"
 
     return ponder
 
 
-async def stopped(process: RuntimeProcess, run: Run) -> Run:
+async def interrupt_and_wait(process: RuntimeProcess, run: Run) -> Run:
     await interrupt_run(run.id, process.context)
-    while not (now := await process.reload(run)).status.is_final:
+    while not (ended := await process.reload(run)).status.is_final:
         await process.worker.wait_for_change()
-    return now
+    return ended
 
 
-async def heard(process: RuntimeProcess, *wanted: Run) -> None:
-    """Until those who are at work know that they are interrupted."""
+async def wait_until_notified(process: RuntimeProcess, *runs: Run) -> None:
+    """Wait until these runs have noticed that they are interrupted."""
 
-    async def so() -> bool:
+    async def condition() -> bool:
         noted = {event.run for event in process.events if "interrupted" in event.data.get("note", "")}
-        return noted >= {run.id for run in wanted}
+        return noted >= {run.id for run in runs}
 
-    await soon(so)
+    await wait_until(condition)
 
 
-async def runs(process: RuntimeProcess) -> list[Run]:
+async def find_runs(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
     return await process.context.ledger.read(step)
 
 
-async def soon(true: Callable[[], Awaitable[bool]]) -> None:
-    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
+async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():  # noqa: ASYNC110  (a change of a row wakes nobody)
         await asyncio.sleep(0.002)
 
 
-async def waiting(process: RuntimeProcess, run: Run, what: WaitReason = WaitReason.CHILD) -> None:
-    async def so() -> bool:
-        return (await process.reload(run)).waiting_for is what
+async def wait_until_waiting(
+    process: RuntimeProcess, run: Run, reason: WaitReason = WaitReason.CHILD
+) -> None:
+    async def condition() -> bool:
+        return (await process.reload(run)).waiting_for is reason
 
-    await soon(so)
+    await wait_until(condition)
 
 
-async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(runtime: RuntimeFixture):
+async def test_an_interrupt_aborts_the_streaming_reply_and_the_run_ends_with_a_summary(
+    runtime: RuntimeFixture,
+):
     """Shows: L009, B023."""
     async with runtime.open(
-        text_reply("Half of this is heard."), text_reply("In short: half."), hold=True
+        text_reply("Half of this is saved."), text_reply("In short: half."), hold=True
     ) as process:
         run = await process.submit("Talk.")
         await process.wait_for_event("text.delta")
         process.provider.hold_until = None
-        ended = await stopped(process, run)
+        ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason) == ENDED
         assert (ended.text, ended.turns, ended.is_awaited) == ("In short: half.", 1, False)
-        *_, cut, notice, summary = await process.entries(run)
-        assert isinstance(cut, Message)
-        assert (cut.text, cut.stop_reason) == ("Half of thi", "cancelled")
+        *_, partial, notice, summary = await process.entries(run)
+        assert isinstance(partial, Message)
+        assert (partial.text, partial.stop_reason) == ("Half of thi", "cancelled")
         assert isinstance(notice, Notice)
         assert isinstance(summary, Message)
         assert (notice.topic, summary.text) == ("interrupted", "In short: half.")
-        assert process.request_entries(1)[-2:] == [cut, notice]
+        assert process.request_entries(1)[-2:] == [partial, notice]
 
 
-async def test_whoever_interrupts_in_the_same_process_is_heard_at_once(runtime: RuntimeFixture):
-    """Without waiting for the engine's next look round: nothing but turns of the loop may pass."""
+async def test_an_interrupt_from_the_same_process_takes_effect_at_once(runtime: RuntimeFixture):
+    """The worker does not wait for its next poll: a few turns of the event loop are enough."""
     async with runtime.open(
-        text_reply("Half of this is heard."), text_reply("In short: half."), hold=True
+        text_reply("Half of this is saved."), text_reply("In short: half."), hold=True
     ) as process:
         run = await process.submit("Talk.")
         await process.wait_for_event("text.delta")
@@ -110,17 +113,17 @@ async def test_whoever_interrupts_in_the_same_process_is_heard_at_once(runtime: 
         process.provider.hold_until = None
 
 
-async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(runtime: RuntimeFixture):
-    """A call in the summary is not made either.
+async def test_an_interrupt_lets_a_running_tool_finish_and_starts_no_other_call(runtime: RuntimeFixture):
+    """A tool call in the summary is not executed either.
 
     Shows: L009."""
     gate = asyncio.Event()
     steps = [tool_call_reply(("ponder", "{}")), tool_call_reply(("ponder", "{}"), text="I had pondered.")]
-    async with runtime.open(*steps, text_reply("never"), tools=[ponders(gate)]) as process:
+    async with runtime.open(*steps, text_reply("never"), tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Ponder.")
         await process.wait_for_event("tool.started")
         await interrupt_run(run.id, process.context)
-        await heard(process, run)
+        await wait_until_notified(process, run)
         assert (await process.reload(run)).status is Status.RUNNING
         gate.set()
         ended = await process.wait(run)
@@ -131,48 +134,50 @@ async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(runtime
         assert len(process.provider.requests) == 2
 
 
-async def test_a_summary_that_does_not_come_leaves_the_words_so_far(
+async def test_a_run_whose_summary_fails_or_times_out_ends_with_the_text_so_far(
     runtime: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ):
     """Shows: B023."""
     failed = ModelFailed("the server is gone", reason="unreachable")
-    async with runtime.open(text_reply("Half of this is heard."), failed, hold=True) as process:
+    async with runtime.open(text_reply("Half of this is saved."), failed, hold=True) as process:
         run = await process.submit("Talk.")
         await process.wait_for_event("text.delta")
-        ended = await stopped(process, run)
+        ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Half of thi")
     monkeypatch.setattr(model_turn, "SUMMARY_SECONDS", 0.05)
     async with runtime.open(
-        text_reply("Half of this is heard."), text_reply("Never all of it."), hold=True
+        text_reply("Half of this is saved."), text_reply("Never all of it."), hold=True
     ) as process:
         run = await process.submit("Talk.")
         await process.wait_for_event("text.delta")
-        ended = await stopped(process, run)
+        ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Never al")
 
 
-async def test_those_it_waits_for_sum_up_first_and_it_hears_them(runtime: RuntimeFixture):
+async def test_children_of_an_interrupted_run_summarise_first_and_it_receives_their_summaries(
+    runtime: RuntimeFixture,
+):
     """Shows: L009."""
     runtime.write_agent("helper")
     gate = asyncio.Event()
     by_agent = {
         "Go.": [
-            tool_call_reply(hands_on("helper", "One."), hands_on("helper", "Two.")),
+            tool_call_reply(delegate_call("helper", "One."), delegate_call("helper", "Two.")),
             text_reply("Both were stopped."),
         ],
         "One.": [tool_call_reply(("ponder", "{}")), text_reply("One was pondering.")],
         "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Two was pondering.")],
     }
-    async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
-        await waiting(process, run)
+        await wait_until_waiting(process, run)
         await interrupt_run(run.id, process.context)
-        await heard(process, *(await runs(process))[1:])
+        await wait_until_notified(process, *(await find_runs(process))[1:])
         gate.set()
-        while not (now := await process.reload(run)).status.is_final:
+        while not (ended := await process.reload(run)).status.is_final:
             await process.worker.wait_for_change()
-        assert (now.status, now.reason, now.text) == (*ENDED, "Both were stopped.")
-        _, one, two = await runs(process)
+        assert (ended.status, ended.reason, ended.text) == (*ENDED, "Both were stopped.")
+        _, one, two = await find_runs(process)
         assert {(one.status, one.reason), (two.status, two.reason)} == {ENDED}
         assert {one.text, two.text} == {"One was pondering.", "Two was pondering."}
         results = [entry for entry in process.provider.requests[-1].entries if isinstance(entry, ToolResult)]
@@ -180,36 +185,40 @@ async def test_those_it_waits_for_sum_up_first_and_it_hears_them(runtime: Runtim
         assert not any("interrupted before this call" in entry.text for entry in results)
 
 
-async def test_a_wish_that_comes_while_a_call_is_about_to_wait_reaches_those_it_waits_for(
+async def test_an_interrupt_while_the_run_is_being_suspended_reaches_its_children(
     runtime: RuntimeFixture,
 ):
-    """At any moment around the parking of the run.
+    """The interrupt is sent after a growing number of event loop turns.
 
     Shows: L009."""
     runtime.write_agent("helper")
     for steps in range(0, 60, 6):
         gate = asyncio.Event()
         by_agent = {
-            "Go.": [tool_call_reply(hands_on("helper", "One.")), text_reply("It was stopped.")],
+            "Go.": [tool_call_reply(delegate_call("helper", "One.")), text_reply("It was stopped.")],
             "One.": [tool_call_reply(("ponder", "{}")), text_reply("I was pondering.")],
         }
-        async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+        async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
             run = await process.submit("Go.")
             for _ in range(steps):
                 await asyncio.sleep(0)
             await interrupt_run(run.id, process.context)
-            while any(each.status.is_live for each in await runs(process)):
+            while any(each.status.is_live for each in await find_runs(process)):
                 await process.worker.wait_for_change()
-                found = await runs(process)
-                told = {event.run for event in process.events if event.data.get("note") == INTERRUPTED_NOTE}
-                at_work = {each.id for each in found if each.status is Status.RUNNING}
-                if len(found) > 1 and at_work <= told:
+                found = await find_runs(process)
+                notified = {
+                    event.run for event in process.events if event.data.get("note") == INTERRUPTED_NOTE
+                }
+                running = {each.id for each in found if each.status is Status.RUNNING}
+                if len(found) > 1 and running <= notified:
                     gate.set()
-            mine = [each for each in await runs(process) if each.root_id == run.id]
-            assert {(each.status, each.reason) for each in mine} == {ENDED}, steps
+            tree_runs = [each for each in await find_runs(process) if each.root_id == run.id]
+            assert {(each.status, each.reason) for each in tree_runs} == {ENDED}, steps
 
 
-async def test_a_question_is_withdrawn_and_what_asked_sums_up(runtime: RuntimeFixture):
+async def test_a_run_interrupted_while_it_waits_for_approval_voids_the_approval_and_summarises(
+    runtime: RuntimeFixture,
+):
     """Shows: L009."""
     sent: list[str] = []
 
@@ -222,8 +231,8 @@ async def test_a_question_is_withdrawn_and_what_asked_sums_up(runtime: RuntimeFi
     steps = [tool_call_reply(("mail", "{}")), text_reply("I was about to send it.")]
     async with runtime.open(*steps, tools=[mail], approval_policy=ApprovalPolicy.ASK) as process:
         run = await process.submit("Send it.")
-        await waiting(process, run, WaitReason.APPROVAL)
-        ended = await stopped(process, run)
+        await wait_until_waiting(process, run, WaitReason.APPROVAL)
+        ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I was about to send it.")
 
         def states(tx: Transaction) -> list[ApprovalState]:
@@ -233,24 +242,26 @@ async def test_a_question_is_withdrawn_and_what_asked_sums_up(runtime: RuntimeFi
         assert unanswered_calls(await process.entries(run)) == ()
 
 
-async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(runtime: RuntimeFixture):
+async def test_a_queued_run_that_is_interrupted_is_cancelled_without_a_model_request(runtime: RuntimeFixture):
     gate = asyncio.Event()
     limits = Limits(max_live=1)
     async with runtime.open(
-        tool_call_reply(("ponder", "{}")), text_reply("Done."), tools=[ponders(gate)], limits=limits
+        tool_call_reply(("ponder", "{}")), text_reply("Done."), tools=[make_gated_tool(gate)], limits=limits
     ) as process:
         first = await process.submit("Ponder.")
         second = await process.submit("Later.")
-        ended = await stopped(process, second)
+        ended = await interrupt_and_wait(process, second)
         assert (ended.status, ended.reason, ended.error) == (*ENDED, "interrupted before it started")
         gate.set()
         assert (await process.wait(first)).status is Status.DONE
         assert len(process.provider.requests) == 2
 
 
-async def test_a_wish_from_another_process_is_heard_by_the_one_that_works_the_run(runtime: RuntimeFixture):
+async def test_an_interrupt_from_another_process_reaches_the_process_that_executes_the_run(
+    runtime: RuntimeFixture,
+):
     """Shows: L009."""
-    async with runtime.open(text_reply("Half of this is heard."), text_reply("In short."), hold=True) as here:
+    async with runtime.open(text_reply("Half of this is saved."), text_reply("In short."), hold=True) as here:
         run = await here.submit("Talk.")
         await here.wait_for_event("text.delta")
         here.provider.hold_until = None
@@ -261,30 +272,30 @@ async def test_a_wish_from_another_process_is_heard_by_the_one_that_works_the_ru
             assert there.provider.requests == []
 
 
-async def test_a_run_whose_process_died_sums_up_in_the_one_that_interrupts_it(runtime: RuntimeFixture):
-    async with runtime.open(text_reply("Half of this is heard."), hold=True) as process:
+async def test_a_run_whose_process_died_summarises_in_the_process_that_interrupts_it(runtime: RuntimeFixture):
+    async with runtime.open(text_reply("Half of this is saved."), hold=True) as process:
         run = await process.submit("Talk.")
         await process.wait_for_event("text.delta")
     async with runtime.open(text_reply("I had hardly begun."), text_reply("never")) as process:
-        ended = await stopped(process, run)
+        ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had hardly begun.")
         assert len(process.provider.requests) == 1
 
 
-async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up_once(
+async def test_a_run_whose_process_dies_during_its_summary_summarises_once_when_resumed(
     runtime: RuntimeFixture,
 ):
     async with runtime.open(
-        text_reply("Half of this is heard."), text_reply("Never whole."), hold=True
+        text_reply("Half of this is saved."), text_reply("Never whole."), hold=True
     ) as process:
         run = await process.submit("Talk.")
         await process.wait_for_event("text.delta")
         await interrupt_run(run.id, process.context)
 
-        async def asked_again() -> bool:
+        async def summary_requested() -> bool:
             return len(process.provider.requests) == 2
 
-        await soon(asked_again)
+        await wait_until(summary_requested)
     async with runtime.open(text_reply("In short.")) as process:
         ended = await process.resume(run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "In short.")
@@ -292,10 +303,11 @@ async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up
         assert kinds.count("interrupted") == 1
 
 
-async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_them_have(
+async def test_an_interrupted_run_that_waits_for_workers_summarises_after_all_of_them(
     runtime: RuntimeFixture,
 ):
-    """What they came to is heard, and told once.
+    """Each result is delivered once.
+
     Shows: L020.
     """
     gate = asyncio.Event()
@@ -309,42 +321,42 @@ async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_the
         ],
         "Look.": [*[tool_call_reply(("ponder", "{}"))] * 2, *[text_reply("I was looking.")] * 2],
     }
-    async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
-        await waiting(process, run)
+        await wait_until_waiting(process, run)
         await interrupt_run(run.id, process.context)
-        await heard(process, *(await runs(process))[1:])
+        await wait_until_notified(process, *(await find_runs(process))[1:])
         assert (await process.reload(run)).status is Status.WAITING
         gate.set()
-        while any(each.status.is_live for each in await runs(process)):
+        while any(each.status.is_live for each in await find_runs(process)):
             await process.worker.wait_for_change()
-        top, *workers = await runs(process)
+        top, *workers = await find_runs(process)
         assert (top.status, top.reason, top.text) == (*ENDED, "I had sent them.")
         assert {(each.status, each.reason, each.text) for each in workers} == {(*ENDED, "I was looking.")}
 
-        def told(tx: Transaction) -> list[str]:
+        def delivery_states(tx: Transaction) -> list[str]:
             return [str(each.state) for each in tx.find_deliveries(requester_run=run.id)]
 
-        assert await process.context.ledger.read(told) == ["delivered", "delivered"]
+        assert await process.context.ledger.read(delivery_states) == ["delivered", "delivered"]
         last = "".join(entry.text for entry in process.request_entries(-1) if isinstance(entry, Notice))
         assert last.count("I was looking.") == 2
 
 
-async def test_one_that_waits_for_a_person_sums_up(runtime: RuntimeFixture):
+async def test_an_interrupted_run_that_waits_for_a_person_summarises(runtime: RuntimeFixture):
     runtime.write_agent("coder", "exits: [submit_for_review]\n")
     async with runtime.open(*[text_reply("Done.")] * 4, text_reply("I called no exit.")) as process:
         run = await process.run("Build it.", agent="coder")
         assert run.waiting_for is WaitReason.PERSON
-        ended = await stopped(process, run)
+        ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I called no exit.")
 
 
-async def test_a_cancel_after_an_interruption_ends_it_at_once_and_not_the_other_way_round(
+async def test_a_cancel_ends_an_interrupted_run_at_once_and_an_interrupt_does_not_change_a_cancelled_run(
     runtime: RuntimeFixture,
 ):
     """Shows: L009."""
     async with runtime.open(
-        text_reply("Half of this is heard."), text_reply("Never whole."), hold=True
+        text_reply("Half of this is saved."), text_reply("Never whole."), hold=True
     ) as process:
         run = await process.submit("Talk.")
         await process.wait_for_event("text.delta")
@@ -355,22 +367,22 @@ async def test_a_cancel_after_an_interruption_ends_it_at_once_and_not_the_other_
         assert again.reason is Reason.USER_CANCEL
 
 
-async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(runtime: RuntimeFixture):
+async def test_cancelling_one_of_two_children_leaves_the_other_running(runtime: RuntimeFixture):
     """Shows: L009."""
     runtime.write_agent("helper")
     gate = asyncio.Event()
     by_agent = {
         "Go.": [
-            tool_call_reply(hands_on("helper", "One."), hands_on("helper", "Two.")),
+            tool_call_reply(delegate_call("helper", "One."), delegate_call("helper", "Two.")),
             text_reply("One of two."),
         ],
         "One.": [tool_call_reply(("ponder", "{}")), text_reply("never")],
         "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Two is done.")],
     }
-    async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
-        await waiting(process, run)
-        _, one, two = await runs(process)
+        await wait_until_waiting(process, run)
+        _, one, two = await find_runs(process)
         one, two = (one, two) if one.request.task == "One." else (two, one)
         await process.cancel(one)
         assert (await process.reload(two)).status is Status.RUNNING
@@ -382,42 +394,42 @@ async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(runti
         assert (await process.reload(one)).reason is Reason.USER_CANCEL
 
 
-async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_later(runtime: RuntimeFixture):
+async def test_detaching_a_child_continues_its_parent_and_announces_the_result_later(runtime: RuntimeFixture):
     """Shows: L011."""
     runtime.write_agent("helper")
     gate = asyncio.Event()
     by_agent = {
         "Go.": [
-            tool_call_reply(hands_on("helper", "One.")),
+            tool_call_reply(delegate_call("helper", "One.")),
             text_reply("It goes on without me."),
             text_reply("Now I know."),
         ],
         "One.": [tool_call_reply(("ponder", "{}")), text_reply("It is so.")],
     }
-    async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
-        await waiting(process, run)
-        _, child = await runs(process)
+        await wait_until_waiting(process, run)
+        _, child = await find_runs(process)
         await run_control.detach_run(child.id, process.context)
 
-        async def spoken() -> bool:
+        async def parent_has_replied() -> bool:
             return (await process.reload(run)).text == "It goes on without me."
 
-        await soon(spoken)
+        await wait_until(parent_has_replied)
         (answer,) = await process.tool_results(run)
         assert (answer.ok, child.id in answer.text) == (True, True)
         assert (await process.reload(child)).status is Status.RUNNING
         with pytest.raises(Refused, match="already runs in the background"):
             await run_control.detach_run(child.id, process.context)
         gate.set()
-        while not (now := await process.reload(run)).status.is_final:
+        while not (ended := await process.reload(run)).status.is_final:
             await process.worker.wait_for_change()
-        assert (now.status, now.text) == (Status.DONE, "Now I know.")
+        assert (ended.status, ended.text) == (Status.DONE, "Now I know.")
         (notice,) = [entry for entry in await process.entries(run) if isinstance(entry, Notice)]
         assert (notice.topic, "It is so." in notice.text) == ("announcement", True)
 
 
-async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are_waited_for(
+async def test_detaching_one_of_several_children_still_waits_for_the_others(
     runtime: RuntimeFixture,
 ):
     """Shows: L011."""
@@ -426,40 +438,40 @@ async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are
 
     @tool(effect="read")
     async def wonder() -> str:
-        """Takes its time too."""
+        """Waits for its own gate."""
         await quick.wait()
         return "well"
 
     by_agent = {
         "Go.": [
-            tool_call_reply(hands_on("helper", "One."), hands_on("helper", "Two.")),
+            tool_call_reply(delegate_call("helper", "One."), delegate_call("helper", "Two.")),
             text_reply("Two is here."),
             text_reply("Both."),
         ],
         "One.": [tool_call_reply(("ponder", "{}")), text_reply("One is so.")],
         "Two.": [tool_call_reply(("wonder", "{}")), text_reply("Two is well.")],
     }
-    async with runtime.open(by_agent=by_agent, tools=[ponders(slow), wonder]) as process:
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(slow), wonder]) as process:
         run = await process.submit("Go.")
-        await waiting(process, run)
-        one = next(each for each in await runs(process) if each.request.task == "One.")
+        await wait_until_waiting(process, run)
+        one = next(each for each in await find_runs(process) if each.request.task == "One.")
         await run_control.detach_run(one.id, process.context)
 
-        async def answered() -> bool:
+        async def call_has_result() -> bool:
             return len(await process.tool_results(run)) == 1
 
-        await soon(answered)
-        await waiting(process, run)
+        await wait_until(call_has_result)
+        await wait_until_waiting(process, run)
         quick.set()
 
-        async def spoken() -> bool:
+        async def parent_has_replied() -> bool:
             return (await process.reload(run)).text == "Two is here."
 
-        await soon(spoken)
+        await wait_until(parent_has_replied)
         slow.set()
-        while not (now := await process.reload(run)).status.is_final:
+        while not (ended := await process.reload(run)).status.is_final:
             await process.worker.wait_for_change()
-        assert (now.status, now.text) == (Status.DONE, "Both.")
+        assert (ended.status, ended.text) == (Status.DONE, "Both.")
         texts = [entry.text for entry in await process.entries(run) if not isinstance(entry, ToolCall)]
         assert sum(bool(re.search("One is so", text)) for text in texts) == 1
         assert sum(bool(re.search("Two is well", text)) for text in texts) == 1

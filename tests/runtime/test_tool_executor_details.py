@@ -1,4 +1,4 @@
-"""The gate in its details: what a call brings, what a tool is given, and what is kept of a question."""
+"""Details of the tool executor: arguments of calls, what a tool receives, and what is stored of an approval."""
 
 import json
 from typing import Any
@@ -19,59 +19,62 @@ from retinue.runtime.tool_executor import check_tool_allowed, visible_tools
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
-seen: list[Call] = []
-made: list[str] = []
+calls: list[Call] = []
+texts: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def nothing_yet() -> None:
-    seen.clear()
-    made.clear()
+def clear_records() -> None:
+    calls.clear()
+    texts.clear()
 
 
-def looks(**more: Any) -> Tool:
-    @tool(name="look", **more)
+def make_look_tool(**options: Any) -> Tool:
+    @tool(name="look", **options)
     async def look(call: Call, text: str = "") -> str:
-        """Keeps what it was given."""
-        seen.append(call)
-        made.append(text)
+        """Records its call."""
+        calls.append(call)
+        texts.append(text)
         return f"saw {len(text)}"
 
     return look
 
 
-async def approvals(process: RuntimeProcess) -> list[Approval]:
+async def find_approvals(process: RuntimeProcess) -> list[Approval]:
     def step(tx: Transaction) -> list[Approval]:
         return tx.find_approvals()
 
     return await process.context.ledger.read(step)
 
 
-async def answer(process: RuntimeProcess, asked: Approval, said: Answer) -> None:
-    await run_control.answer_approval(asked.id, said, process.context, by="ada", is_alive=lambda _: True)
+async def answer_approval(process: RuntimeProcess, approval: Approval, decision: Answer) -> None:
+    await run_control.answer_approval(
+        approval.id, decision, process.context, by="ada", is_alive=lambda _: True
+    )
 
 
-async def test_a_call_that_came_in_pieces_is_not_made(runtime: RuntimeFixture):
-    cut = Reply(
+async def test_a_truncated_call_is_not_executed(runtime: RuntimeFixture):
+    truncated = Reply(
         text="",
         tool_calls=(UnsavedToolCall(tool="look", arguments="{}", invalid_reason="it was cut short"),),
         stop_reason=StopReason.TOOLS,
     )
-    async with runtime.open(cut, text_reply("Done."), tools=[looks()]) as process:
+    async with runtime.open(truncated, text_reply("Done."), tools=[make_look_tool()]) as process:
         run = await process.run("Look.")
         (result,) = await process.tool_results(run)
-        assert (result.ok, made) == (False, [])
+        assert (result.ok, texts) == (False, [])
         assert result.text == "This call did not run: it was cut short. Repeat the call in a smaller step."
 
 
-async def test_without_any_tool_the_refusal_says_so(runtime: RuntimeFixture):
+async def test_an_unknown_tool_is_refused_with_the_note_that_there_are_no_tools(runtime: RuntimeFixture):
     runtime.write_agent("general", "tools: []\n")
     async with runtime.open(
         tool_call_reply(("nothing", "{}"), ("read", "{}")), text_reply("Done.")
     ) as process:
         run = await process.run("Look.")
         unknown, hidden = sorted(
-            (json.loads(each.text) for each in await process.tool_results(run)), key=lambda it: it["tool"]
+            (json.loads(each.text) for each in await process.tool_results(run)),
+            key=lambda refusal: refusal["tool"],
         )
         assert unknown == {
             "success": False, "error": "unknown_tool", "tool": "nothing", "resource": "",
@@ -81,108 +84,112 @@ async def test_without_any_tool_the_refusal_says_so(runtime: RuntimeFixture):
         assert hidden["message"] == 'Tool "read" is not allowed for this agent (tools: nothing allows it).'
 
 
-async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(runtime: RuntimeFixture):
-    most = "x" * (MAX_ARGUMENT_BYTES - len('{"text":""}'))
+async def test_missing_arguments_are_an_empty_object_and_the_longest_allowed_are_accepted(
+    runtime: RuntimeFixture,
+):
+    longest = "x" * (MAX_ARGUMENT_BYTES - len('{"text":""}'))
     script = [
         tool_call_reply(("look", "")),
-        tool_call_reply(("look", json.dumps({"text": most}, separators=(",", ":")))),
-        tool_call_reply(("look", json.dumps({"text": most + "x"}, separators=(",", ":")))),
+        tool_call_reply(("look", json.dumps({"text": longest}, separators=(",", ":")))),
+        tool_call_reply(("look", json.dumps({"text": longest + "x"}, separators=(",", ":")))),
         text_reply("Done."),
     ]
-    async with runtime.open(*script, tools=[looks()]) as process:
+    async with runtime.open(*script, tools=[make_look_tool()]) as process:
         run = await process.run("Look.")
         results = await process.tool_results(run)
         assert [each.ok for each in results] == [True, True, False]
-        assert made == ["", most]
+        assert texts == ["", longest]
         assert results[2].text == (
             f"Invalid arguments for look: {MAX_ARGUMENT_BYTES + 1:,} bytes; the limit is {MAX_ARGUMENT_BYTES:,}"
         )
 
 
-async def test_what_did_not_work_is_told_in_its_own_words_and_letters(runtime: RuntimeFixture):
+async def test_the_error_result_contains_the_tools_own_message_unescaped(runtime: RuntimeFixture):
     @tool(effect="read")
-    async def stumble(path: str) -> str:
-        """Never works."""
+    async def fail_or_refuse(path: str) -> str:
+        """Fails or refuses."""
         raise Failed(f"{path} is not there") if path == "x" else OutOfScope("für niemanden", resource=path)
 
     script = [
-        tool_call_reply(("stumble", '{"path": "x"}')),
-        tool_call_reply(("stumble", '{"path": "ü"}')),
+        tool_call_reply(("fail_or_refuse", '{"path": "x"}')),
+        tool_call_reply(("fail_or_refuse", '{"path": "ü"}')),
         text_reply("Done."),
     ]
-    async with runtime.open(*script, tools=[stumble]) as process:
+    async with runtime.open(*script, tools=[fail_or_refuse]) as process:
         run = await process.run("Try.")
         failed, refused = await process.tool_results(run)
         assert (failed.ok, failed.text) == (False, "x is not there")
         assert not refused.ok
         assert refused.text.startswith(
-            '{"success": false, "error": "out_of_scope", "tool": "stumble", "resource": "ü", "allowed_patterns": [], '
+            '{"success": false, "error": "out_of_scope", "tool": "fail_or_refuse", "resource": "ü", "allowed_patterns": [], '
             '"deny_patterns": [], "message": "für niemanden If you need it, request it with request_scope_expansion;'
         )
 
 
-async def test_half_a_character_in_the_arguments_is_no_reason_to_fall_over(runtime: RuntimeFixture):
+async def test_a_lone_surrogate_in_the_arguments_is_replaced(runtime: RuntimeFixture):
     async with runtime.open(
-        tool_call_reply(("look", '{"text": "a\udc80"}')), text_reply("Done."), tools=[looks()]
+        tool_call_reply(("look", '{"text": "a\udc80"}')), text_reply("Done."), tools=[make_look_tool()]
     ) as process:
         run = await process.run("Look.")
-        assert (run.status, made) == (Status.DONE, ["a?"])
+        assert (run.status, texts) == (Status.DONE, ["a?"])
 
 
-async def test_a_tool_knows_who_calls_and_what_a_person_answered(runtime: RuntimeFixture):
+async def test_a_tool_receives_its_run_session_call_id_and_the_answer_of_its_approval(
+    runtime: RuntimeFixture,
+):
     script = [tool_call_reply(("look", "{}")), text_reply("Done.")]
-    async with runtime.open(*script, tools=[looks()], approval_policy=ApprovalPolicy.ASK) as process:
+    async with runtime.open(*script, tools=[make_look_tool()], approval_policy=ApprovalPolicy.ASK) as process:
         run = await process.run("Look.")
-        (asked,) = await approvals(process)
-        await answer(process, asked, Answer.ALLOW)
+        (approval,) = await find_approvals(process)
+        await answer_approval(process, approval, Answer.ALLOW)
         run = await process.wait(run)
-        (call,) = seen
-        assert (call.run.id, call.session.id, call.id) == (run.id, run.session_id, asked.call)
+        (call,) = calls
+        assert (call.run.id, call.session.id, call.id) == (run.id, run.session_id, approval.call)
         assert call.approval_answer is Answer.ALLOW
         assert call.ask_user == process.context.ask_user
         (result,) = await process.tool_results(run)
-        assert (result.call_id, result.run, result.ok) == (asked.call, run.id, True)
+        assert (result.call_id, result.run, result.ok) == (approval.call, run.id, True)
         assert result.at
         assert 0 <= result.duration_ms < 600_000
         assert call.context is None
-    async with runtime.open(*script, tools=[looks(asks="never", is_delegation=True)]) as process:
+    async with runtime.open(*script, tools=[make_look_tool(asks="never", is_delegation=True)]) as process:
         await process.run("Look.")
-        assert seen[-1].approval_answer is None
-        assert seen[-1].context is not None
-        assert seen[-1].context.tools is process.context.tools
+        assert calls[-1].approval_answer is None
+        assert calls[-1].context is not None
+        assert calls[-1].context.tools is process.context.tools
 
 
-async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(runtime: RuntimeFixture):
+async def test_an_approval_is_stored_as_a_row_and_as_events(runtime: RuntimeFixture):
     """Shows: X06, L006."""
     script = [tool_call_reply(("write", '{"path": "hunter2222.txt", "content": "x"}')), text_reply("Done.")]
     async with runtime.open(*script, approval_policy=ApprovalPolicy.ASK) as process:
         run = await process.run("Write.")
-        (asked,) = await approvals(process)
-        assert (asked.run, asked.session, asked.agent) == (run.id, run.session_id, "general")
-        assert (asked.tool, asked.access, asked.root) == ("write", "write", process.root)
-        assert asked.resource == f"{process.root}/hunter2222.txt"
-        assert asked.args == '{"path": "hunter2222.txt", "content": "x"}'
-        assert len(asked.digest) == 64
-        await answer(process, asked, Answer.DENY)
+        (approval,) = await find_approvals(process)
+        assert (approval.run, approval.session, approval.agent) == (run.id, run.session_id, "general")
+        assert (approval.tool, approval.access, approval.root) == ("write", "write", process.root)
+        assert approval.resource == f"{process.root}/hunter2222.txt"
+        assert approval.args == '{"path": "hunter2222.txt", "content": "x"}'
+        assert len(approval.digest) == 64
+        await answer_approval(process, approval, Answer.DENY)
         await process.wait(run)
 
         def events(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
-            told = [event for event in tx.find_events() if event.kind.startswith("approval")]
-            return [(event.kind, dict(event.data)) for event in told]
+            approval_events = [event for event in tx.find_events() if event.kind.startswith("approval")]
+            return [(event.kind, dict(event.data)) for event in approval_events]
 
         assert await process.context.ledger.read(events) == [
-            ("approval.asked", {"approval": asked.id, "tool": "write", "resource": asked.resource}),
-            ("approval.answered", {"approval": asked.id, "state": "denied"}),
+            ("approval.asked", {"approval": approval.id, "tool": "write", "resource": approval.resource}),
+            ("approval.answered", {"approval": approval.id, "state": "denied"}),
         ]
         (result,) = await process.tool_results(run)
         assert json.loads(result.text) == {
-            "success": False, "error": "approval_denied", "tool": "write", "resource": asked.resource,
+            "success": False, "error": "approval_denied", "tool": "write", "resource": approval.resource,
             "allowed_patterns": [], "deny_patterns": [],
             "message": "write did not run: a person denied it. Continue without it, or explain why you need it.",
         }  # fmt: skip
 
 
-async def test_a_secret_in_a_question_is_not_kept(runtime: RuntimeFixture):
+async def test_a_secret_in_an_approval_request_is_not_stored(runtime: RuntimeFixture):
     """Shows: X06."""
     async with runtime.open(
         tool_call_reply(
@@ -195,43 +202,48 @@ async def test_a_secret_in_a_question_is_not_kept(runtime: RuntimeFixture):
         approval_policy=ApprovalPolicy.ASK,
     ) as process:
         await process.run("Ask.")
-        assert not [each for each in await approvals(process) if "s3cr3t" in repr(each)]
+        assert not [each for each in await find_approvals(process) if "s3cr3t" in repr(each)]
 
 
-async def test_the_chain_ends_somewhere(runtime: RuntimeFixture):
+async def test_the_chain_of_an_approval_lists_all_sessions_from_the_person_on(runtime: RuntimeFixture):
     """Shows: L006."""
     script = {"*": [text_reply("Hi."), text_reply("Hi."), text_reply("Hi."), tool_call_reply(("look", "{}"))]}
-    async with runtime.open(by_agent=script, tools=[looks()], approval_policy=ApprovalPolicy.ASK) as process:
-        above = None
+    async with runtime.open(
+        by_agent=script, tools=[make_look_tool()], approval_policy=ApprovalPolicy.ASK
+    ) as process:
+        parent = None
         keys: list[str] = []
         for _ in range(4):
             run = await process.run(
-                "Hi.", **({} if above is None else {"parent_run": above.id, "wait": True})
+                "Hi.", **({} if parent is None else {"parent_run": parent.id, "wait": True})
             )
             keys.append(run.session_key)
-            above = run
-        (asked,) = await approvals(process)
-        assert asked.chain == ("person", *keys)
+            parent = run
+        (approval,) = await find_approvals(process)
+        assert approval.chain == ("person", *keys)
 
 
-async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(runtime: RuntimeFixture):
+async def test_each_call_is_asked_for_once_however_often_its_run_continues(runtime: RuntimeFixture):
     """Shows: P11."""
-    both = tool_call_reply(("look", '{"text": "a"}'), ("look", '{"text": "b"}'))
+    reply = tool_call_reply(("look", '{"text": "a"}'), ("look", '{"text": "b"}'))
     async with runtime.open(
-        both, text_reply("Done."), tools=[looks()], approval_policy=ApprovalPolicy.ASK
+        reply, text_reply("Done."), tools=[make_look_tool()], approval_policy=ApprovalPolicy.ASK
     ) as process:
         run = await process.run("Look.")
-        first, second = await approvals(process)
-        await answer(process, first, Answer.ALLOW)
+        first, second = await find_approvals(process)
+        await answer_approval(process, first, Answer.ALLOW)
         waiting = await process.wait(run)
-        assert (waiting.status, len(await approvals(process))) == (Status.WAITING, 2)
-        await answer(process, second, Answer.ALLOW)
+        assert (waiting.status, len(await find_approvals(process))) == (Status.WAITING, 2)
+        await answer_approval(process, second, Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
-        assert [each.state for each in await approvals(process)] == [ApprovalState.USED, ApprovalState.USED]
-        assert sorted(made) == ["a", "b"]
+        assert [each.state for each in await find_approvals(process)] == [
+            ApprovalState.USED,
+            ApprovalState.USED,
+        ]
+        assert sorted(texts) == ["a", "b"]
 
 
-DOORS: list[tuple[bool, dict[str, Any], bool]] = [
+DELEGATION_RULES: list[tuple[bool, dict[str, Any], bool]] = [
     (True, {}, True),
     (True, {"depth": 1}, False),
     (True, {"depth": 1, "is_orchestrator": True}, True),
@@ -244,19 +256,19 @@ DOORS: list[tuple[bool, dict[str, Any], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("door", "rights", "expected"), DOORS)
-def test_below_the_top_only_a_definition_that_says_so_starts_agents(
-    door: bool, rights: dict[str, Any], expected: bool
+@pytest.mark.parametrize(("is_delegation", "rights", "expected"), DELEGATION_RULES)
+def test_a_child_agent_has_a_delegation_tool_only_if_its_definition_names_it(
+    is_delegation: bool, rights: dict[str, Any], expected: bool
 ):
-    scope, look = Scope(**rights), looks(is_delegation=door)
+    scope, look = Scope(**rights), make_look_tool(is_delegation=is_delegation)
     assert check_tool_allowed(look, scope).ok is expected
     assert list(visible_tools({"look": look}, scope)) == (["look"] if expected else [])
 
 
-def test_a_refused_door_says_what_a_definition_must_say():
-    refused = check_tool_allowed(looks(is_delegation=True), Scope(depth=1))
+def test_the_refusal_of_a_delegation_tool_says_what_the_definition_must_list():
+    refused = check_tool_allowed(make_look_tool(is_delegation=True), Scope(depth=1))
     assert refused.rule == "a sub-agent's definition must list the tools that start agents"
     assert (
-        check_tool_allowed(looks(is_delegation=True), Scope(depth=1, tools=Rule(allow=()))).rule
+        check_tool_allowed(make_look_tool(is_delegation=True), Scope(depth=1, tools=Rule(allow=()))).rule
         == "tools: nothing allows it"
     )

@@ -1,4 +1,4 @@
-"""What goes on by itself: also of runs that wait their turn behind others."""
+"""Activity of run trees: whether a run continues without a person, also behind other runs of its session."""
 
 import pytest
 from msgspec.structs import replace
@@ -9,32 +9,32 @@ from retinue.testing.ledgers import make_run
 from retinue.testing.memory_ledger import MemoryLedger
 
 FIRST = make_run("first", root_id="first", status=Status.WAITING, waiting_for=WaitReason.APPROVAL)
-BEHIND = make_run("second", root_id="second")
+SECOND = make_run("second", root_id="second")
 THIRD = make_run("third", root_id="third")
 CHILD = make_run("child", session_id="t", root_id="first", status=Status.RUNNING)
 ELSEWHERE = make_run("elsewhere", session_id="u", root_id="elsewhere", status=Status.RUNNING)
 
 
 @pytest.mark.parametrize(
-    ("runs", "stands_behind", "goes_on", "anything"),
+    ("runs", "runs_ahead", "tree_active", "any_active"),
     [
-        ([BEHIND], 0, True, True),
-        ([FIRST, BEHIND], 1, False, False),
-        ([replace(FIRST, waits_between_turns=True), BEHIND], 0, True, True),
-        ([replace(FIRST, waiting_for=WaitReason.DISK), BEHIND], 1, True, True),
-        ([replace(FIRST, waiting_for=WaitReason.CHILD), CHILD, BEHIND], 1, True, True),
-        ([FIRST, replace(BEHIND, root_id="first")], 1, False, False),
-        ([FIRST, BEHIND, THIRD], 1, False, False),
-        ([FIRST, BEHIND, ELSEWHERE], 1, False, True),
+        ([SECOND], 0, True, True),
+        ([FIRST, SECOND], 1, False, False),
+        ([replace(FIRST, waits_between_turns=True), SECOND], 0, True, True),
+        ([replace(FIRST, waiting_for=WaitReason.DISK), SECOND], 1, True, True),
+        ([replace(FIRST, waiting_for=WaitReason.CHILD), CHILD, SECOND], 1, True, True),
+        ([FIRST, replace(SECOND, root_id="first")], 1, False, False),
+        ([FIRST, SECOND, THIRD], 1, False, False),
+        ([FIRST, SECOND, ELSEWHERE], 1, False, True),
     ],
 )
-async def test_who_waits_behind_a_person_does_not_go_on_by_itself(
-    runs: list[Run], stands_behind: int, goes_on: bool, anything: bool
+async def test_a_run_queued_behind_one_that_waits_for_a_person_is_not_active(
+    runs: list[Run], runs_ahead: int, tree_active: bool, any_active: bool
 ):
     ledger = MemoryLedger()
     for run in runs:
         await ledger.write(lambda tx, run=run: tx.add_run(run))
     second = next(run for run in runs if run.id == "second")
-    assert len(await ledger.read(lambda tx: runs_ahead_of(second, tx))) == stands_behind
-    assert await ledger.read(lambda tx: is_tree_active(second.root_id, tx)) is goes_on
-    assert await ledger.read(is_any_run_active) is anything
+    assert len(await ledger.read(lambda tx: runs_ahead_of(second, tx))) == runs_ahead
+    assert await ledger.read(lambda tx: is_tree_active(second.root_id, tx)) is tree_active
+    assert await ledger.read(is_any_run_active) is any_active
