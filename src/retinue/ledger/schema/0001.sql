@@ -1,4 +1,4 @@
--- Times are microseconds since 1970 in UTC. The whole wish is in ask; the columns beside it are for asking by.
+-- Times are microseconds since 1970 in UTC. `ask` holds the whole request as JSON; its other columns are only for searching.
 
 CREATE TABLE runs (
     id TEXT PRIMARY KEY NOT NULL,
@@ -57,7 +57,7 @@ CREATE TABLE events (
 
 CREATE INDEX events_by_session ON events (session, seq);
 
--- For other programs: one row per run, in their words, times in milliseconds.
+-- Public view for other programs: one row per run, times in milliseconds.
 CREATE VIEW subagent_runs AS
 SELECT
     id,

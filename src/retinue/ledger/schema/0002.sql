@@ -1,4 +1,4 @@
--- What waits for a person's yes: one row per question, for as long as the ledger lives.
+-- Approvals: one row per request for approval, never deleted.
 CREATE TABLE approvals (
     id TEXT PRIMARY KEY,
     run TEXT NOT NULL,

@@ -1,4 +1,5 @@
--- Who waits how: with a call open for a run, or aside with none; and when it goes on in any case.
+-- awaited: an open tool call waits for this run. aside: the run waits without an open call. wake_at: when a waiting run
+-- continues in any case.
 ALTER TABLE runs ADD COLUMN awaited INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN aside INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN wake_at INTEGER;
@@ -10,7 +11,7 @@ CREATE INDEX runs_by_tree ON runs (root, status);
 CREATE INDEX runs_by_requester ON runs (requester, status);
 CREATE INDEX runs_by_wake ON runs (wake_at) WHERE wake_at IS NOT NULL;
 
--- The outbox: one row for each end of a run that an agent asked for.
+-- Deliveries (outbox): one row for each ended run that an agent requested.
 CREATE TABLE deliveries (
     id TEXT PRIMARY KEY,
     run TEXT NOT NULL UNIQUE,

@@ -1,4 +1,4 @@
--- What must not happen twice: a row before it begins, changed when it has ended.
+-- Side effects that must not happen twice: inserted before the tool call starts, updated when it has ended.
 CREATE TABLE deeds (
     call TEXT PRIMARY KEY,
     run TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- Who watches whom, and up to which entry they have heard.
+-- Watches, with the last entry that each watcher was notified of.
 CREATE TABLE watches (
     id TEXT PRIMARY KEY,
     session TEXT NOT NULL,
@@ -11,7 +11,7 @@ CREATE INDEX watches_by_session ON watches (session, id);
 CREATE INDEX watches_by_watcher ON watches (watcher, id);
 CREATE INDEX watches_on ON watches (id) WHERE watching = 1;
 
--- What watchers said: one row for each call that said it.
+-- Interjections of watchers: one row per tool call that posted one.
 CREATE TABLE interjections (
     id TEXT PRIMARY KEY,
     call TEXT NOT NULL UNIQUE,

@@ -1,2 +1,2 @@
--- How many of the tokens that went in came from a provider's cache. Of those before this nobody knows.
+-- Number of input tokens from the provider's cache. Unknown for older runs.
 ALTER TABLE runs ADD COLUMN cached_tokens INTEGER NOT NULL DEFAULT 0;

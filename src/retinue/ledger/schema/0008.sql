@@ -1,4 +1,4 @@
--- What is live is asked for all the time, and is little: it is found without those that have ended.
+-- Live runs are few and queried often: partial indexes exclude the runs that have ended.
 DROP INDEX runs_by_status;
 DROP INDEX runs_by_tree;
 DROP INDEX runs_by_requester;

@@ -1,5 +1,5 @@
--- A step writes as few pages as can be: nothing is kept beside a row that no question needs.
--- Events are never taken away, so the next number is one more than the greatest without a table that counts.
+-- Drop indexes that no query uses, so that a transaction writes fewer pages.
+-- Events are never deleted, so the next number is the maximum plus one, without the table of AUTOINCREMENT.
 DROP INDEX events_by_session;
 ALTER TABLE events RENAME TO counted_events;
 CREATE TABLE events (
@@ -15,12 +15,12 @@ CREATE TABLE events (
 INSERT INTO events SELECT seq, at, kind, session, run, parent_run, agent, data FROM counted_events ORDER BY seq;
 DROP TABLE counted_events;
 
--- Most runs are the root of a tree of one, and are found by their id.
+-- Most runs are the only run of their tree, and are found by their id.
 DROP INDEX runs_by_root;
 CREATE INDEX runs_by_root ON runs (root, created_at, id) WHERE root <> id;
 
--- One index of what is live, for a session and for the counts, which need nothing else: its last column is never set.
--- Both have the order in which runs are told, so that the newest of many is found without the others.
+-- One covering index of live runs, for sessions and for counts; its last column is always NULL.
+-- Both indexes have the order of lists, so that the newest run is found without reading the others.
 DROP INDEX runs_live;
 DROP INDEX runs_live_of_session;
 DROP INDEX runs_live_of_parent;
