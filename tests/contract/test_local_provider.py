@@ -26,7 +26,8 @@ from retinue.providers.local.tool_choice import (
     choose_tool,
     measure_word_logprobs,
 )
-from retinue.providers.retry import RetryingProvider, RetrySettings
+from retinue.providers.retry import RetryingProvider
+from retinue.providers.retry_policy import RetrySettings
 from retinue.testing.fixed_clock import fixed_clock
 from retinue.testing.local_model import local_model_command, read_received_requests
 from retinue.tools.registry import built_in_tools

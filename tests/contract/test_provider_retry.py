@@ -26,7 +26,8 @@ from retinue.providers.anthropic import AnthropicProvider
 from retinue.providers.http.stream_request import BYTES_RECEIVED
 from retinue.providers.openai_chat import OpenAIChatProvider
 from retinue.providers.rate_limit import RateLimitGate
-from retinue.providers.retry import RetryingProvider, RetrySettings
+from retinue.providers.retry import RetryingProvider
+from retinue.providers.retry_policy import RetrySettings
 from retinue.providers.stream_timeout import KEEPALIVE, StreamTimeoutSettings, StreamWatchdog
 from retinue.testing.fake_model_server import FakeModelServer, Script
 from retinue.testing.fixed_clock import START_TIME, fixed_clock
@@ -59,14 +60,13 @@ FACTORIES: dict[str, Callable[[str], Provider]] = {
     "anthropic": lambda url: AnthropicProvider(url, KEY),
 }
 EVENTS = {"openai": openai_events, "anthropic": anthropic_events}
+QUICK_TIMEOUTS = StreamTimeoutSettings(idle_s=5, progress_s=5, total_s=10)
 QUICK_SETTINGS = RetrySettings(
     max_attempts=3,
     max_rate_limited_attempts=4,
     backoff_s=0.02,
     max_backoff_s=0.1,
-    idle_timeout_s=5,
-    progress_timeout_s=5,
-    total_timeout_s=10,
+    timeouts=QUICK_TIMEOUTS,
 )
 
 
@@ -318,7 +318,7 @@ async def test_an_invalid_base_url_is_a_configuration_error(provider: str, base_
 
 async def test_a_stream_of_whitespace_is_ended_by_the_progress_timeout(provider: str):
     """Shows: M05."""
-    settings = replace(QUICK_SETTINGS, max_attempts=1, idle_timeout_s=5, progress_timeout_s=0.3)
+    settings = replace(QUICK_SETTINGS, max_attempts=1, timeouts=replace(QUICK_TIMEOUTS, progress_s=0.3))
     async with start_harness(provider, lambda _: whitespace_stream(pace=0.01), settings) as harness:
         failure = await harness.catch_failure()
         assert failure.reason == "incomplete"
@@ -327,7 +327,7 @@ async def test_a_stream_of_whitespace_is_ended_by_the_progress_timeout(provider:
 
 async def test_keepalive_comments_do_not_count_as_progress(provider: str):
     """Shows: M05."""
-    settings = replace(QUICK_SETTINGS, max_attempts=1, idle_timeout_s=5, progress_timeout_s=0.3)
+    settings = replace(QUICK_SETTINGS, max_attempts=1, timeouts=replace(QUICK_TIMEOUTS, progress_s=0.3))
     comments = raw_stream(b": keep-alive\n\n" * 1000, chunk=14, pace=0.01)
     async with start_harness(provider, lambda _: comments, settings) as harness:
         assert "produced no output for 0.3 s" in str(await harness.catch_failure())
@@ -335,7 +335,7 @@ async def test_keepalive_comments_do_not_count_as_progress(provider: str):
 
 async def test_an_endless_reply_is_ended_by_the_total_timeout(provider: str):
     """Shows: M05."""
-    settings = replace(QUICK_SETTINGS, total_timeout_s=1)
+    settings = replace(QUICK_SETTINGS, timeouts=replace(QUICK_TIMEOUTS, total_s=1))
     async with start_harness(
         provider, lambda _: text_reply("word " * 1000, piece=5, pace=0.01), settings
     ) as harness:
@@ -349,7 +349,9 @@ async def test_an_endless_reply_is_ended_by_the_total_timeout(provider: str):
 async def test_arguments_of_a_long_tool_call_count_as_progress(provider: str):
     """Shows: M05."""
     slow = tool_call_reply(("write", {"content": "x" * 60}), pace=0.02, piece=1)
-    async with start_harness(provider, [slow], replace(QUICK_SETTINGS, progress_timeout_s=1)) as harness:
+    async with start_harness(
+        provider, [slow], replace(QUICK_SETTINGS, timeouts=replace(QUICK_TIMEOUTS, progress_s=1))
+    ) as harness:
         reply = await harness.request_reply()
     assert reply.tool_calls[0].invalid_reason == ""
     assert [delta for delta in harness.deltas if delta.tool_arguments or delta.text] == []
@@ -358,7 +360,9 @@ async def test_arguments_of_a_long_tool_call_count_as_progress(provider: str):
 async def test_a_slow_response_without_streaming_is_not_idle(provider: str):
     """Shows: M05."""
     slow = text_reply("word " * 20, stream=False, chunk=4, pace=0.02)
-    async with start_harness(provider, [slow], replace(QUICK_SETTINGS, idle_timeout_s=0.5)) as harness:
+    async with start_harness(
+        provider, [slow], replace(QUICK_SETTINGS, timeouts=replace(QUICK_TIMEOUTS, idle_s=0.5))
+    ) as harness:
         assert (await harness.request_reply()).text == "word " * 20
 
 
@@ -389,7 +393,9 @@ async def test_an_idle_stream_is_ended_and_retried(provider: str):
         stalled_stream(after_bytes=600, response=text_reply("half " * 40)),
         text_reply("awake"),
     ]
-    async with start_harness(provider, script, replace(QUICK_SETTINGS, idle_timeout_s=0.4)) as harness:
+    async with start_harness(
+        provider, script, replace(QUICK_SETTINGS, timeouts=replace(QUICK_TIMEOUTS, idle_s=0.4))
+    ) as harness:
         assert (await harness.request_reply()).text == "awake"
         assert harness.request_count == 3
 
@@ -397,7 +403,9 @@ async def test_an_idle_stream_is_ended_and_retried(provider: str):
 async def test_a_server_that_stays_idle_fails_the_turn_as_incomplete(provider: str):
     """Shows: M06."""
     async with start_harness(
-        provider, lambda _: stalled_stream(), replace(QUICK_SETTINGS, idle_timeout_s=0.1)
+        provider,
+        lambda _: stalled_stream(),
+        replace(QUICK_SETTINGS, timeouts=replace(QUICK_TIMEOUTS, idle_s=0.1)),
     ) as harness:
         failure = await harness.catch_failure()
         assert failure.reason == "incomplete"

@@ -10,13 +10,7 @@ from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopRea
 from retinue.domain.providers import API_SERVERS
 from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import Entry, Message, ToolCall
-from retinue.providers.errors import (
-    INCOMPLETE,
-    ProviderError,
-    policy_for_error_name,
-    provider_error,
-    server_failure_message,
-)
+from retinue.providers.errors import ProviderError, server_failure_message
 from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
 from retinue.providers.interface import ProviderServices, ProviderSettings, server_access
 from retinue.providers.message_order import Exchange
@@ -31,6 +25,7 @@ from retinue.providers.request_encoding import (
     json_object_error,
     replace_surrogates,
 )
+from retinue.providers.retry_policy import INCOMPLETE, policy_for_error_name, provider_error
 
 BASE_URL = API_SERVERS["anthropic"].base_url
 API_VERSION = "2023-06-01"

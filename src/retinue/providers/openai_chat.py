@@ -9,14 +9,7 @@ from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopRea
 from retinue.domain.providers import API_SERVERS
 from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import ToolCall
-from retinue.providers.errors import (
-    INCOMPLETE,
-    SERVER_ERROR,
-    ProviderError,
-    policy_for_stream_error,
-    provider_error,
-    server_failure_message,
-)
+from retinue.providers.errors import ProviderError, server_failure_message
 from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
 from retinue.providers.interface import ProviderServices, ProviderSettings, server_access
 from retinue.providers.message_order import Exchange
@@ -36,6 +29,7 @@ from retinue.providers.request_encoding import (
     encode_tool_list,
     json_object_error,
 )
+from retinue.providers.retry_policy import INCOMPLETE, SERVER_ERROR, policy_for_stream_error, provider_error
 
 BASE_URL = API_SERVERS["openai"].base_url
 REASONING_EFFORTS = frozenset({"low", "medium", "high"})

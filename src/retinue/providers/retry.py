@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.domain.clock import Clock
@@ -17,37 +16,10 @@ from retinue.errors import ModelFailed, RetinueError
 from retinue.interfaces import Provider
 from retinue.providers.errors import ProviderError, RetryAfter
 from retinue.providers.rate_limit import GatePass, RateLimitGate
-from retinue.providers.stream_timeout import StreamTimeoutSettings, StreamWatchdog
+from retinue.providers.retry_policy import CLI_AGENT_TIMEOUTS, RetrySettings
+from retinue.providers.stream_timeout import StreamWatchdog
 
 ProviderFactory = Callable[[Model], Provider]
-
-CLI_AGENT_TIMEOUTS = StreamTimeoutSettings(
-    idle_s=1800.0, progress_s=math.inf, total_s=math.inf, retry_after_timeout=False
-)
-"""Timeouts for CLI agents.
-
-A CLI agent may run for long and its actions must not be repeated: its run's deadline is the limit.
-"""
-
-
-class RetrySettings(Struct, frozen=True, kw_only=True):
-    """Number of attempts and time limits of a request, in seconds."""
-
-    max_attempts: int = 5
-    """Attempts after transient failures: a broken connection, a server error, an incomplete reply."""
-    max_rate_limited_attempts: int = 8
-    """Number of rate limits in a row before giving up."""
-    backoff_s: float = 1.0
-    max_backoff_s: float = 30.0
-    max_retry_after_s: float = 120.0
-    retry_window_s: float = 600.0
-    """No attempt begins later than this after the first."""
-    idle_timeout_s: float = 120.0
-    """Maximum time without a byte, including before the first one."""
-    progress_timeout_s: float = 180.0
-    """Maximum time without output; blanks and keep-alive comments are not output."""
-    total_timeout_s: float = 600.0
-    """Maximum duration of one attempt."""
 
 
 class RetryingProvider:
@@ -66,11 +38,6 @@ class RetryingProvider:
         self._factories = factories
         self._clock = clock
         self._settings = settings or RetrySettings()
-        self._timeouts = StreamTimeoutSettings(
-            idle_s=self._settings.idle_timeout_s,
-            progress_s=self._settings.progress_timeout_s,
-            total_s=self._settings.total_timeout_s,
-        )
         self._providers: dict[tuple[str, str], Provider] = {}
         self._gates: dict[tuple[str, str], RateLimitGate] = {}
         self._closed = False
@@ -81,7 +48,7 @@ class RetryingProvider:
         if gate is None:
             gate = self._gates[key] = RateLimitGate()
         state = _RetryState(self._settings, self._clock, gate, on_delta)
-        timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else self._timeouts
+        timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else self._settings.timeouts
         while True:
             gate_pass = gate.try_enter() or await state.wait_for_gate()
             stream_timeout = StreamWatchdog(timeouts, on_delta, gate_pass.report_success)

@@ -17,11 +17,14 @@ Compared by identity, not by equality.
 
 
 class StreamTimeoutSettings(Struct, frozen=True, kw_only=True):
-    """Maximum seconds without a byte, without output, and in total."""
+    """Time limits of one attempt, in seconds."""
 
-    idle_s: float
-    progress_s: float
-    total_s: float
+    idle_s: float = 120.0
+    """Without a byte, including before the first one."""
+    progress_s: float = 180.0
+    """Without output; blanks and keep-alive comments are not output."""
+    total_s: float = 600.0
+    """From the beginning of the attempt to its end."""
     retry_after_timeout: bool = True
     """Whether an attempt that timed out may be retried."""
 

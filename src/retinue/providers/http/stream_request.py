@@ -14,24 +14,21 @@ import msgspec
 from retinue.domain.model_turn import ReplyDelta
 from retinue.domain.run import Reason
 from retinue.errors import BadConfig
-from retinue.providers.errors import (
-    AUTH,
-    INCOMPLETE,
-    MISCONFIGURED,
-    NO_REASON_GIVEN,
-    SERVER_ERROR,
-    UNREACHABLE,
-    ProviderError,
-    RetryAfter,
-    policy_for_error_name,
-    policy_for_status,
-    provider_error,
-    sanitize_server_text,
-)
+from retinue.providers.errors import NO_REASON_GIVEN, ProviderError, RetryAfter, sanitize_server_text
 from retinue.providers.http.client import Connection, HttpClient
 from retinue.providers.http.connect import InvalidServerUrl, Unreachable
 from retinue.providers.http.parser import ResponseError, ResponseParser
 from retinue.providers.http.sse import MAX_EVENT_BYTES, EventParser
+from retinue.providers.retry_policy import (
+    AUTH,
+    INCOMPLETE,
+    MISCONFIGURED,
+    SERVER_ERROR,
+    UNREACHABLE,
+    policy_for_error_name,
+    policy_for_status,
+    provider_error,
+)
 from retinue.providers.stream_timeout import KEEPALIVE
 
 BYTES_RECEIVED = ReplyDelta()

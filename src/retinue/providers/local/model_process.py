@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from retinue.domain.run import Reason
 from retinue.errors import ModelFailed
-from retinue.providers.errors import SERVER_ERROR, provider_error
 from retinue.providers.local.model_server import PROMPT_SLOTS
+from retinue.providers.retry_policy import SERVER_ERROR, provider_error
 
 SERVER_MODULE = "retinue.providers.local.model_server"
 INHERITED_ENV = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
