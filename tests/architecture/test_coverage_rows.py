@@ -1,4 +1,4 @@
-"""The table of what the tests show is made by a script that lets no claim slip."""
+"""scripts/coverage_rows lists which test shows which requirement, and refuses malformed `Shows:` lines."""
 
 import shutil
 import subprocess
@@ -12,16 +12,16 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "coverage_rows"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository of one script, two rows and one test."""
+    """A repository with the script, two requirements and one test."""
     for folder in ("scripts", "tests/stories"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(SCRIPT, tmp_path / "scripts")
     (tmp_path / "tests/stories/rows.txt").write_text("# rows\nA001 M the first\nP01 X a crash\n")
-    claim(tmp_path, "It is so.\n\n    Shows: A001.\n    ")
+    write_test(tmp_path, "It is so.\n\n    Shows: A001.\n    ")
     return tmp_path
 
 
-def claim(tree: Path, docstring: str) -> None:
+def write_test(tree: Path, docstring: str) -> None:
     (tree / "tests/test_one.py").write_text(f'def test_it():\n    """{docstring}"""\n')
 
 
@@ -36,7 +36,7 @@ def run(tree: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_a_row_is_listed_with_the_tests_that_show_it_and_the_others_as_missing(tree: Path):
+def test_a_requirement_is_listed_with_its_tests_and_the_others_as_missing(tree: Path):
     assert run(tree)[0] == 0
     table = (tree / "tests/stories/COVERAGE.md").read_text()
     assert "| A001 | the first | `test_one.py::test_it` |" in table
@@ -44,16 +44,16 @@ def test_a_row_is_listed_with_the_tests_that_show_it_and_the_others_as_missing(t
     assert "1 of 2 rows" in table
 
 
-def test_a_table_that_is_missing_or_old_fails_the_check(tree: Path):
+def test_a_missing_or_outdated_table_fails_the_check(tree: Path):
     assert run(tree, "--check")[0] == 1
     run(tree)
     assert run(tree, "--check") == (0, "")
-    claim(tree, "It is so.\n\n    Shows: A001, P01.\n    ")
+    write_test(tree, "It is so.\n\n    Shows: A001, P01.\n    ")
     assert run(tree, "--check")[0] == 1
 
 
 @pytest.mark.parametrize(
-    ("docstring", "complaint"),
+    ("docstring", "message"),
     [
         ("It is so.\n\n    Shows: A002.\n    ", "A002, which is no row"),
         ("It is so.\n\n    Shows: A001\n    ", "must end with a line like"),
@@ -61,8 +61,8 @@ def test_a_table_that_is_missing_or_old_fails_the_check(tree: Path):
         ("Shows: A001.\n\n    And more.\n    ", "must end with a line like"),
     ],
 )
-def test_a_claim_that_would_be_overlooked_is_an_error(tree: Path, docstring: str, complaint: str):
-    claim(tree, docstring)
-    code, said = run(tree)
+def test_a_malformed_shows_line_is_an_error(tree: Path, docstring: str, message: str):
+    write_test(tree, docstring)
+    code, stderr = run(tree)
     assert code == 1
-    assert complaint in said
+    assert message in stderr

@@ -1,4 +1,4 @@
-"""The names other programs may import: few, and none comes or goes unnoticed."""
+"""The names that other programs may import: a short, fixed list."""
 
 import ast
 import importlib
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import retinue
 
-MOST_NAMES = 25
-PROMISE = [
+MAX_NAMES = 25
+PUBLIC_NAMES = [
     "App",
     "Call",
     "Cancelled",
@@ -34,16 +34,16 @@ PROMISE = [
 ]
 
 
-def test_the_promise_is_kept_name_by_name():
-    assert sorted(vars(retinue)["__all__"]) == PROMISE
-    assert len(PROMISE) <= MOST_NAMES
+def test_the_package_exports_exactly_the_public_names():
+    assert sorted(vars(retinue)["__all__"]) == PUBLIC_NAMES
+    assert len(PUBLIC_NAMES) <= MAX_NAMES
 
 
-def test_every_promised_name_is_there_when_asked_for():
-    assert [name for name in PROMISE if getattr(importlib.import_module("retinue"), name) is None] == []
+def test_every_public_name_can_be_imported():
+    assert [name for name in PUBLIC_NAMES if getattr(importlib.import_module("retinue"), name) is None] == []
 
 
-def test_type_checkers_are_promised_the_same_names():
+def test_the_type_stub_declares_every_public_name():
     stub = Path(retinue.__file__).with_suffix(".pyi")
     tree = ast.parse(stub.read_text(encoding="utf-8"))
     imported = {
@@ -53,8 +53,8 @@ def test_type_checkers_are_promised_the_same_names():
         for name in node.names
     }
     declared = {ast.unparse(node.target) for node in tree.body if isinstance(node, ast.AnnAssign)}
-    assert {name for name in PROMISE if name not in imported | declared} == set()
+    assert {name for name in PUBLIC_NAMES if name not in imported | declared} == set()
 
 
 def test_dir_lists_the_public_names_and_nothing_else():
-    assert dir(retinue) == sorted(PROMISE)
+    assert dir(retinue) == sorted(PUBLIC_NAMES)

@@ -1,4 +1,4 @@
-"""What the repository holds belongs to everybody: nothing of one machine, nothing about who made it."""
+"""Tracked files name no machine, registry or internal document; short files stay short; decisions have one form."""
 
 import re
 import subprocess
@@ -26,15 +26,15 @@ PRODUCT_TEXT = (
 )
 
 
-def test_no_file_knows_the_machine_it_was_written_on_or_a_registry():
-    assert _found(MACHINE, "") == []
+def test_no_file_names_a_development_machine_or_a_package_registry():
+    assert _matching_lines(MACHINE, "") == []
 
 
-def test_product_text_speaks_about_the_product():
-    assert _found(ORGANISATION, PRODUCT_TEXT) == []
+def test_product_text_names_no_internal_document():
+    assert _matching_lines(ORGANISATION, PRODUCT_TEXT) == []
 
 
-def test_the_map_and_the_front_page_stay_short():
+def test_agents_md_and_the_readme_stay_short():
     lines = {
         name: (ROOT / name).read_text(encoding="utf-8").count("\n") for name in ("AGENTS.md", "README.md")
     }
@@ -42,15 +42,15 @@ def test_the_map_and_the_front_page_stay_short():
     assert lines["README.md"] <= 60
 
 
-FIRST_QUESTIONS = (
+FIRST_SECTIONS = (
     "## Question",
     "## Decision",
     "## What changes in the data",
     "## What it costs",
     "## How we would know it was wrong",
 )
-"""Sections of the decisions up to 0042, whose text is kept to the letter."""
-QUESTIONS = ("## Context", "## Decision", "## Alternatives considered", "## Consequences")
+"""Sections of the decisions up to 0042, whose text is never edited."""
+SECTIONS = ("## Context", "## Decision", "## Alternatives considered", "## Consequences")
 HEADER = re.compile(
     r"# (?P<number>\d{4}) (?P<title>.+)\n\n"
     r"Status: (?P<status>accepted|(?:partly )?superseded by \[\d{4}\]\(.+)\n\n"
@@ -62,7 +62,7 @@ def _decisions() -> list[Path]:
     return sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 
 
-def test_each_decision_fits_on_a_page_and_answers_the_same_questions():
+def test_each_decision_fits_on_a_page_and_has_the_same_sections():
     decisions = _decisions()
     assert [path.name[:4] for path in decisions] == [
         f"{number:04}" for number in range(1, len(decisions) + 1)
@@ -70,7 +70,7 @@ def test_each_decision_fits_on_a_page_and_answers_the_same_questions():
     for path in decisions:
         text = path.read_text(encoding="utf-8")
         sections = tuple(line for line in text.splitlines() if line.startswith("## "))
-        assert sections == (FIRST_QUESTIONS if path.name < "0043" else QUESTIONS), path.name
+        assert sections == (FIRST_SECTIONS if path.name < "0043" else SECTIONS), path.name
         assert text.count("\n") <= 90, path.name
 
 
@@ -80,7 +80,7 @@ def test_each_decision_has_a_status_and_a_date():
     assert [name for name, header in headers.items() if not header or header["number"] != name[:4]] == []
 
 
-def test_the_index_of_decisions_repeats_their_headers():
+def test_the_index_of_decisions_matches_their_headers():
     index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8").splitlines()
     rows = [
         f"| {header['number']} | [{header['title']}]({path.name}) | {header['status']} | {header['date']} |"
@@ -90,10 +90,10 @@ def test_the_index_of_decisions_repeats_their_headers():
     assert [line for line in index if line[:3] == "| 0"] == rows
 
 
-def _found(pattern: re.Pattern[str], only: str | tuple[str, ...]) -> list[str]:
+def _matching_lines(pattern: re.Pattern[str], only: str | tuple[str, ...]) -> list[str]:
     return [
         f"{name}:{number}: {line.strip()[:120]}"
-        for name in _tracked()
+        for name in _tracked_files()
         if name.startswith(only)
         for number, line in enumerate(
             (ROOT / name).read_text(encoding="utf-8", errors="replace").splitlines(), start=1
@@ -102,8 +102,8 @@ def _found(pattern: re.Pattern[str], only: str | tuple[str, ...]) -> list[str]:
     ]
 
 
-def _tracked() -> list[str]:
-    """What git tracks; in an archive without git, every file that is not made by our own commands."""
+def _tracked_files() -> list[str]:
+    """Return the files that git tracks; without git, every file outside the folders that our commands create."""
     done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     names = (
         done.stdout.splitlines()

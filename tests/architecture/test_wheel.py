@@ -1,4 +1,4 @@
-"""What somebody gets who installs a package instead of cloning the repository."""
+"""The contents of a built wheel."""
 
 import shutil
 import subprocess
@@ -15,19 +15,19 @@ PAGE = ("app.css", "app.js", "index.html", "licences.txt")
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What a package is built from, without the page."""
-    place = tmp_path / "clone"
+    """A copy of the files that a wheel is built from, without the bundled page."""
+    folder = tmp_path / "clone"
     shutil.copytree(
-        ROOT / "src", place / "src", ignore=shutil.ignore_patterns("__pycache__", "static", "*.egg-info")
+        ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "static", "*.egg-info")
     )
-    shutil.copytree(ROOT / "bench", place / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "scripts/carry_page.py"):
-        (place / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, place / name)
-    return place
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
-def test_a_wheel_carries_the_page_although_git_does_not_and_no_benchmark(clone: Path):
+def test_a_wheel_contains_the_untracked_page_and_no_benchmark(clone: Path):
     (clone / STATIC).mkdir()
     for name in PAGE:
         (clone / STATIC / name).write_text(f"this is {name}")
@@ -37,13 +37,13 @@ def test_a_wheel_carries_the_page_although_git_does_not_and_no_benchmark(clone: 
     assert done.returncode == 0, done.stderr
     (wheel,) = (clone / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
-        carried = {name: files.read(f"retinue/server/static/{name}").decode() for name in PAGE}
+        packaged = {name: files.read(f"retinue/server/static/{name}").decode() for name in PAGE}
         folders = {name.partition("/")[0] for name in files.namelist()}
-    assert carried == {name: f"this is {name}" for name in PAGE}
+    assert packaged == {name: f"this is {name}" for name in PAGE}
     assert {name for name in folders if not name.endswith(".dist-info")} == {"retinue"}
 
 
-def test_a_wheel_without_the_page_is_not_built_and_says_what_to_run(clone: Path):
+def test_building_without_the_page_fails_and_says_what_to_run(clone: Path):
     done = _build(clone)
 
     assert done.returncode == 1
@@ -54,7 +54,7 @@ def test_a_wheel_without_the_page_is_not_built_and_says_what_to_run(clone: Path)
     assert list(clone.rglob("*.whl")) == []
 
 
-def test_the_lock_of_the_page_names_digests_and_no_address():
+def test_the_npm_lock_file_has_digests_and_no_urls():
     text = (ROOT / "web" / "package-lock.json").read_text(encoding="utf-8")
 
     assert '"integrity": "sha512-' in text
@@ -62,11 +62,11 @@ def test_the_lock_of_the_page_names_digests_and_no_address():
     assert '"resolved"' not in text
 
 
-def _build(place: Path) -> subprocess.CompletedProcess[str]:
-    """With what is installed here: nothing is fetched."""
+def _build(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build a wheel with the installed hatchling, without network access."""
     return subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel"],
-        cwd=place,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,

@@ -58,7 +58,7 @@ def test_a_child_agent_runs_commands_in_a_read_only_repository_below_tmp(
 
 @pytest.mark.parametrize("part", ["src/**", "src/in/**", "src/in/*.py"])
 @pytest.mark.parametrize("has_tmp_folder", [True, False])
-def test_a_command_cannot_write_beside_the_readable_parts_of_a_workspace(
+def test_a_command_cannot_write_next_to_the_readable_parts_of_a_workspace(
     child: Scope, ws: Path, tmp_folder: Path, run_in_sandbox: RunInSandbox, part: str, has_tmp_folder: bool
 ):
     """Such a file would seem to be in the workspace, but would be in the agent's own /tmp."""

@@ -164,16 +164,16 @@ async def test_every_command_and_program_runs_as_it_stands(
             "ANTHROPIC_BASE_URL": server.url,
             "OPENAI_API_KEY": "sk-docs",
         }
-        code = await _played(_script(page), project, env, tmp_path / "heard")
-    assert code == 0, (tmp_path / "heard").read_text(encoding="utf-8", errors="replace")[-3000:]
+        code = await _run_script(_script(page), project, env, tmp_path / "output")
+    assert code == 0, (tmp_path / "output").read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
-async def _played(script: str, folder: Path, env: dict[str, str], heard: Path) -> int:
-    """The exit code of a page's shell. Whatever a page left running ends with it."""
-    with heard.open("wb") as output:
+async def _run_script(script: str, folder: Path, env: dict[str, str], output: Path) -> int:
+    """Run the script of a page and return its exit code. Processes that it started are killed at the end."""
+    with output.open("wb") as output_file:
         process = await asyncio.create_subprocess_exec(
             "bash", "-euo", "pipefail", "-c", script,
-            cwd=folder, env=env, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True,
+            cwd=folder, env=env, stdin=DEVNULL, stdout=output_file, stderr=STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
             return await process.wait()

@@ -135,7 +135,7 @@ def test_a_forged_cookie_is_rejected(client: DaemonClient):
     assert client.request("GET", "/api/health", f"Cookie: other-{name}={value}").status == 401
 
 
-def test_a_visitor_without_a_cookie_is_told_how_to_get_a_link(client: DaemonClient):
+def test_a_browser_without_a_cookie_is_shown_how_to_get_a_link(client: DaemonClient):
     no_cookie = client.request("GET", "/")
     assert (no_cookie.status, no_cookie.headers["content-type"]) == (401, "text/html; charset=utf-8")
     assert b"retinue serve --link" in no_cookie.body
