@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [ROOT / "src" / "retinue", ROOT / "bench"]
+TESTS = [ROOT / "tests" / folder for folder in ("architecture", "contract", "crash", "domain", "surfaces")]
 WORDS = tomllib.loads(Path(__file__).with_name("naming_words.toml").read_text(encoding="utf-8"))
 MAX_PARTICIPLE_SHARE = 0.02
 MAX_ONE_WORD_SHARE = 0.30
@@ -20,17 +21,33 @@ MAX_MODULES_PER_WORD = 6
 """A one-word function name in more modules than this means several things."""
 MAX_PRONOUN_DOCSTRINGS = 20
 
+DEFINITION = re.compile(r"^\s*(?:async def|def|class) (\w+)", re.MULTILINE)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @cache
 def modules() -> list[tuple[str, ast.Module]]:
+    return [(name, ast.parse(source)) for name, source in read_sources(SOURCES)]
+
+
+@cache
+def suspicious_modules() -> list[tuple[str, ast.Module]]:
+    """Parse every module, tests included, with a name that may break a rule. Parsing all of them would take seconds."""
     return [
-        (str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8")))
-        for source in SOURCES
-        for path in sorted(source.rglob("*.py"))
-        if "peers" not in path.parts
+        (path, ast.parse(source))
+        for path, source in read_sources([*SOURCES, *TESTS])
+        if any(
+            is_participle(name) or old_words_in(name)
+            for name in [Path(path).stem, *DEFINITION.findall(source)]
+        )
     ]
+
+
+def read_sources(folders: list[Path]) -> Iterator[tuple[str, str]]:
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            if "peers" not in path.parts:
+                yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[Function, bool]]:
@@ -52,6 +69,24 @@ def is_participle(name: str) -> bool:
         or (bool(re.fullmatch(r"\w+ed", word)) and word not in WORDS["not_participles"])
         for word in name.strip("_").split("_")
     )
+
+
+def old_words_in(name: str) -> set[str]:
+    """Return the old words in a name in snake case or camel case."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
+    return set(words) & set(WORDS["old_words"])
+
+
+def bare_participles(path: str, tree: ast.Module) -> list[str]:
+    found = sorted((node.lineno, node.name) for node, _ in functions(tree) if is_participle(node.name))
+    return [f"{path}:{line} {name}" for line, name in found]
+
+
+def names_with_old_words(path: str, tree: ast.Module) -> list[str]:
+    """Return every module, class and function whose name contains an old word, with its place."""
+    definitions = [node for node in ast.walk(tree) if isinstance(node, Function | ast.ClassDef)]
+    names = [(1, Path(path).stem), *sorted((node.lineno, node.name) for node in definitions)]
+    return [f"{path}:{line} {name}" for line, name in names if old_words_in(name)]
 
 
 def opens_with_pronoun(docstring: str) -> bool:
@@ -77,6 +112,41 @@ def test_function_names_are_verbs_or_nouns_and_hardly_ever_bare_participles():
     found = [(path, node.name) for path, tree in modules() for node, _ in functions(tree)]
     participles = [each for each in found if is_participle(each[1])]
     assert len(participles) <= MAX_PARTICIPLE_SHARE * len(found), participles
+
+
+SAMPLE = """\
+class GuestProcess:
+    @property
+    def told(self): ...
+    async def _kept(self):
+        def wait_for_guests(): ...
+
+@pytest.fixture
+def ended(): ...
+def ended_runs(): ...
+def test_a_wish_is_saved(): ...
+"""
+
+
+def test_each_bad_name_is_reported_with_its_file_and_line():
+    tree = ast.parse(SAMPLE)
+    assert bare_participles("tests/vigil.py", tree) == ["tests/vigil.py:4 _kept", "tests/vigil.py:8 ended"]
+    assert names_with_old_words("tests/vigil.py", tree) == [
+        "tests/vigil.py:1 vigil",
+        "tests/vigil.py:1 GuestProcess",
+        "tests/vigil.py:3 told",
+        "tests/vigil.py:5 wait_for_guests",
+        "tests/vigil.py:10 test_a_wish_is_saved",
+    ]
+
+
+def test_no_function_in_tests_is_named_with_a_bare_participle():
+    tests = [(path, tree) for path, tree in suspicious_modules() if path.startswith("tests/")]
+    assert [place for path, tree in tests for place in bare_participles(path, tree)] == []
+
+
+def test_no_name_contains_a_word_of_the_old_vocabulary():
+    assert [place for path, tree in suspicious_modules() for place in names_with_old_words(path, tree)] == []
 
 
 def test_most_functions_of_a_module_have_more_than_one_word():
