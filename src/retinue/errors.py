@@ -20,6 +20,9 @@ RetinueError              a sentence for a person, a code for programs, an exit 
 
 from typing import ClassVar
 
+BUG_MESSAGE = "This is a bug in Retinue"
+"""Part of every message about an internal error; the crash test searches for it."""
+
 
 class RetinueError(Exception):
     """Base class: one clear sentence; `code` is for programs and never changes once published."""

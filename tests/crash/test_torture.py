@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from retinue.domain.run import Run, Status
+from retinue.errors import BUG_MESSAGE
 from retinue.interfaces import Transaction
 from retinue.ledger.ledger import SqliteLedger
 from retinue.testing.fake_model_server import FakeModelServer
@@ -203,6 +204,10 @@ async def add_traceback(home: TortureHome) -> None:
     (home.environment.output_dir / "001.err").write_text("Traceback (most recent call last):\n")
 
 
+async def add_bug_message(home: TortureHome) -> None:
+    (home.environment.output_dir / "001.err").write_text(f"unexpected ValueError. {BUG_MESSAGE}\n")
+
+
 VIOLATIONS: list[tuple[Callable[[TortureHome], Awaitable[None]], Invariant]] = [
     (repeat_effect, Invariant.EFFECTS_REPEATED),
     (remove_effect, Invariant.EFFECTS_MISREPORTED),
@@ -217,7 +222,8 @@ VIOLATIONS: list[tuple[Callable[[TortureHome], Awaitable[None]], Invariant]] = [
     (restart_run, Invariant.RUNS_NOT_TERMINAL),
     (garble_session_file, Invariant.SESSIONS_UNREADABLE),
     (remove_preset, Invariant.FOLDERS_INCOMPLETE),
-    (add_traceback, Invariant.COMMAND_DEFECTS),
+    (add_traceback, Invariant.INTERNAL_ERRORS),
+    (add_bug_message, Invariant.INTERNAL_ERRORS),
 ]
 
 

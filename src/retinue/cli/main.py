@@ -18,7 +18,7 @@ from retinue import __version__
 from retinue.cli.options import global_options
 from retinue.cli.ui.terminal import Terminal
 from retinue.config.load import load_config
-from retinue.errors import Cancelled, RetinueError, UsageError
+from retinue.errors import BUG_MESSAGE, Cancelled, RetinueError, UsageError
 
 DAEMON_META_KEY = "retinue.daemon"
 """Key in the click context's meta: a function that loads the daemon's `serve`."""
@@ -140,7 +140,7 @@ def _make_except_hook(terminal: Terminal, arguments: Sequence[str]) -> ExceptHoo
         )
         terminal.print_error_message(
             "internal_error",
-            f"{summary}. This is a bug in Retinue; {_save_crash_details(details, _home_from_arguments(arguments))}",
+            f"{summary}. {BUG_MESSAGE}; {_save_crash_details(details, _home_from_arguments(arguments))}",
         )
 
     return report_crash

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from retinue.errors import BUG_MESSAGE
 from retinue.server.response_headers import NO_STORE_HEADER, SECURITY_HEADERS
 
 ERROR_CODES: Mapping[int, str] = {
@@ -25,7 +26,7 @@ ERROR_CODES: Mapping[int, str] = {
 }
 """Error code of each status sent by the server; application errors have their own codes."""
 
-DEFECT_MESSAGE = "This is a bug in Retinue. The log in its home has the details."
+DEFECT_MESSAGE = f"{BUG_MESSAGE}. The log in its home has the details."
 
 
 class HttpError(Exception):

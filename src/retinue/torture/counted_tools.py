@@ -24,9 +24,8 @@ async def _write_mark(call: Call) -> str:
     )
     try:
         os.write(descriptor, f"{call.run.id} {call.id}\n".encode())
-        with suppress(
-            OSError
-        ):  # a fault may be injected here: the line is written, so the call reports success
+        # A fault may be injected here: the line is written, so the call reports success.
+        with suppress(OSError):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -16,6 +16,7 @@ from retinue.app.run_options import RunOptions
 from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.providers import API_SERVERS
 from retinue.domain.run import Run
+from retinue.errors import BUG_MESSAGE
 from retinue.ledger.ledger import SqliteLedger
 from retinue.torture.counted_tools import EFFECTS_FILE, LINE_BYTES
 from retinue.torture.scenario import agent_definitions, task_text
@@ -63,7 +64,7 @@ class TortureEnvironment:
 
     @property
     def output_dir(self) -> Path:
-        return self.root / "said"
+        return self.root / "output"
 
     @property
     def env(self) -> dict[str, str]:
@@ -169,13 +170,11 @@ class TortureEnvironment:
         except FileNotFoundError:
             return 0
 
-    def commands_with_defects(self) -> list[str]:
-        """Return the error outputs that contain a traceback or report an internal error."""
+    def commands_with_internal_errors(self) -> list[str]:
+        """Return the names of error outputs that contain a traceback or report an internal error."""
         error_files = sorted(self.output_dir.glob("*.err"))
         return [
             path.name
             for path in error_files
-            if any(
-                marker in path.read_text("utf-8", "replace") for marker in ("Traceback", "this is a defect")
-            )
+            if any(marker in path.read_text("utf-8", "replace") for marker in ("Traceback", BUG_MESSAGE))
         ]

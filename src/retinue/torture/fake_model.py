@@ -34,7 +34,7 @@ class FakeModel:
     def __init__(self, seed: int, *, max_delay_s: float = 0.05) -> None:
         self.requests: list[ModelRequest] = []
         self.request_times: list[float] = []
-        """Arrival time of each request, by the clock the trial measures with."""
+        """Arrival time of each request, by `perf_counter`."""
         self.max_delay_s = max_delay_s
         self.answer_delay_s: Callable[[str, int], float] | None = None
         """Seconds to delay an answer, by position and turn."""
@@ -45,7 +45,7 @@ class FakeModel:
         messages = [each for each in captured.messages if each.get("role") != "system"]
         position = next(filter(None, (position_in(_message_text(each)) for each in messages)), None)
         if position is None:
-            return http_error(400, "this request belongs to no place of the tree")
+            return http_error(400, "this request contains no position of the tree")
         turn = captured.reply_count
         self._attempts[position, turn] += 1
         attempt = self._attempts[position, turn]

@@ -29,7 +29,7 @@ COUNTED_TOOLS = ("mark", "sign")
 
 
 class Invariant(StrEnum):
-    """Each invariant is a count that must be 0."""
+    """Counts of violations; each must be 0. The values are keys of the JSON report."""
 
     ENTRIES_LOST = "acknowledged entries lost"
     TURNS_REPEATED = "answered model calls asked again"
@@ -40,15 +40,40 @@ class Invariant(StrEnum):
     RUNS_NOT_TERMINAL = "runs not terminal"
     SESSIONS_UNREADABLE = "sessions unreadable"
     FOLDERS_INCOMPLETE = "half folders listed"
-    COMMAND_DEFECTS = "commands that ended with a defect"
+    INTERNAL_ERRORS = "commands that ended with a defect"
+
+    @property
+    def label(self) -> str:
+        return _LABELS[self]
 
 
 class Statistic(StrEnum):
-    """Other counts, which may have any value."""
+    """Other counts, which may have any value. The values are keys of the JSON report."""
 
     IN_FLIGHT_REPEATED = "model calls in flight at a fault, asked again"
     UNKNOWN_OUTCOMES = "unknown outcomes, told as such"
     RUNS_NOT_DONE = "runs that ended otherwise than done"
+
+    @property
+    def label(self) -> str:
+        return _LABELS[self]
+
+
+_LABELS: Mapping[Invariant | Statistic, str] = {
+    Invariant.ENTRIES_LOST: "acknowledged entries lost",
+    Invariant.TURNS_REPEATED: "answered model calls repeated",
+    Invariant.EFFECTS_REPEATED: "side effects repeated",
+    Invariant.EFFECTS_MISREPORTED: "side effects misreported",
+    Invariant.ANNOUNCEMENTS_WRONG: "announcements lost or duplicated",
+    Invariant.CHILDREN_DUPLICATED: "children started twice",
+    Invariant.RUNS_NOT_TERMINAL: "runs left unfinished",
+    Invariant.SESSIONS_UNREADABLE: "sessions unreadable",
+    Invariant.FOLDERS_INCOMPLETE: "session folders incomplete",
+    Invariant.INTERNAL_ERRORS: "commands with internal errors",
+    Statistic.IN_FLIGHT_REPEATED: "unanswered model calls repeated",
+    Statistic.UNKNOWN_OUTCOMES: "tool calls with unknown outcome",
+    Statistic.RUNS_NOT_DONE: "runs that failed",
+}
 
 
 @dataclass(slots=True)
@@ -104,8 +129,10 @@ async def check_invariants(
     _check_turns_not_repeated(home, requests, faults, report)
     _check_effects(home, environment.effect_counts(), report)
     _check_announcements(home, report)
-    for name in environment.commands_with_defects():
-        report.add_violation(Invariant.COMMAND_DEFECTS, f"{environment.output_dir / name} tells of a defect")
+    for name in environment.commands_with_internal_errors():
+        report.add_violation(
+            Invariant.INTERNAL_ERRORS, f"{environment.output_dir / name} reports an internal error"
+        )
     return report
 
 
@@ -170,12 +197,12 @@ def _check_runs_ended(home: HomeContents, report: InvariantReport) -> None:
     )
     for position, count in session_counts.items():
         if count > 1:
-            report.add_violation(Invariant.CHILDREN_DUPLICATED, f"{count} sessions do the part of {position}")
+            report.add_violation(Invariant.CHILDREN_DUPLICATED, f"{count} sessions for position {position}")
     run_counts = Counter(run.session_id for run in home.runs.values() if run.request.source != "wake")
     for session, count in run_counts.items():
         if count > 1:
             report.add_violation(
-                Invariant.CHILDREN_DUPLICATED, f"{count} runs do the part of {home.tree_position(session)}"
+                Invariant.CHILDREN_DUPLICATED, f"{count} runs for position {home.tree_position(session)}"
             )
 
 
@@ -207,7 +234,7 @@ def _lost_quotes(home: HomeContents, requests: Sequence[ModelRequest]) -> Iterab
     for each in requests:
         for token in sorted(each.quoted_tokens):
             if token not in (own_tokens if token[0] == each.position else other_tokens)[each.position]:
-                yield f"{each.position} quoted {token}, and its file does not hold it"
+                yield f"{each.position} quoted {token}, which is missing from its file"
 
 
 def _changed_histories(requests: Sequence[ModelRequest]) -> Iterable[str]:
@@ -218,16 +245,16 @@ def _changed_histories(requests: Sequence[ModelRequest]) -> Iterable[str]:
     for position, history in by_position.items():
         for previous, following in pairwise(history):
             if following.message_digests[: len(previous.message_digests)] != previous.message_digests:
-                yield f"{position} was asked turn {following.turn} with another past than before"
+                yield f"the history of {position} changed before turn {following.turn}"
 
 
 def _missing_final_entries(run: Run, entries: Sequence[Entry]) -> Iterable[str]:
     """Yield what a finished run's file lacks: its final text, or the result of a tool call."""
     texts = {each.text for each in entries if isinstance(each, Message) and each.run == run.id}
     if run.text and run.text not in texts:
-        yield f"run {run.id} ended with words that its file does not hold"
+        yield f"the final text of run {run.id} is missing from its file"
     if calls := unanswered_calls(entries):
-        yield f"run {run.id} ended, and its call {calls[0].id} has no result"
+        yield f"run {run.id} ended, but its call {calls[0].id} has no result"
 
 
 def _check_turns_not_repeated(
@@ -235,8 +262,7 @@ def _check_turns_not_repeated(
 ) -> None:
     """Check that each turn has one reply on disk, and that it is the reply to the last request.
 
-    Once a reply is on disk the turn must not be requested again. Earlier requests were in flight when a fault
-    struck.
+    Once a reply is on disk, the turn must not be requested again. Earlier requests were in flight at a fault.
     """
     stored_attempts: dict[tuple[str, int], list[int]] = defaultdict(list)
     for session, entries in home.entries_by_session.items():
@@ -251,17 +277,17 @@ def _check_turns_not_repeated(
         if len(attempts_on_disk) > 1:
             report.add_violation(
                 Invariant.TURNS_REPEATED,
-                f"turn {turn} of {position} stands in its file {len(attempts_on_disk)} times",
+                f"turn {turn} of {position} is in its file {len(attempts_on_disk)} times",
             )
         elif attempts_on_disk and attempts_on_disk[0] < attempts:
             report.add_violation(
                 Invariant.TURNS_REPEATED,
-                f"turn {turn} of {position} was on disk at the {attempts_on_disk[0]}. of {attempts} requests",
+                f"turn {turn} of {position} was requested {attempts} times; reply {attempts_on_disk[0]} was already on disk",
             )
         if attempts - 1 > faults:
             report.add_violation(
                 Invariant.TURNS_REPEATED,
-                f"turn {turn} of {position} was asked {attempts} times after {faults} faults",
+                f"turn {turn} of {position} was requested {attempts} times with {faults} faults",
             )
         report.counts[Statistic.IN_FLIGHT_REPEATED] += attempts - 1
 
@@ -270,7 +296,7 @@ def _check_effects(home: HomeContents, effects: Counter[str], report: InvariantR
     """Check that each side effect happened at most once, and that its outcome is reported truthfully."""
     for call_id, count in effects.items():
         if count > 1:
-            report.add_violation(Invariant.EFFECTS_REPEATED, f"call {call_id} happened {count} times")
+            report.add_violation(Invariant.EFFECTS_REPEATED, f"call {call_id} ran {count} times")
     known_calls: set[str] = set()
     for entries in home.entries_by_session.values():
         result_by_call = {entry.call_id: entry for entry in entries if isinstance(entry, ToolResult)}
@@ -285,7 +311,7 @@ def _check_effects(home: HomeContents, effects: Counter[str], report: InvariantR
                     report,
                 )
     for call_id in sorted(set(effects) - known_calls):
-        report.add_violation(Invariant.EFFECTS_MISREPORTED, f"call {call_id} happened, and no file knows it")
+        report.add_violation(Invariant.EFFECTS_MISREPORTED, f"call {call_id} ran, but is in no file")
 
 
 def _check_reported_outcome(
@@ -304,16 +330,16 @@ def _check_reported_outcome(
     if is_unknown and (side_effect is None or side_effect.progress is SideEffectState.ENDED):
         report.add_violation(
             Invariant.EFFECTS_MISREPORTED,
-            f"call {tool_call.id} is told as unknown, and the ledger says {side_effect}",
+            f"call {tool_call.id} is reported as unknown, but the ledger has {side_effect}",
         )
     if result.ok and not count:
         report.add_violation(
-            Invariant.EFFECTS_MISREPORTED, f"call {tool_call.id} is told as done and did not happen"
+            Invariant.EFFECTS_MISREPORTED, f"call {tool_call.id} is reported as done, but did not run"
         )
     if count and not result.ok and not is_unknown:
         report.add_violation(
             Invariant.EFFECTS_MISREPORTED,
-            f"call {tool_call.id} happened, and is told as: {result.text[:120]}",
+            f"call {tool_call.id} ran, but is reported as: {result.text[:120]}",
         )
 
 
@@ -327,7 +353,8 @@ def _check_announcements(home: HomeContents, report: InvariantReport) -> None:
             continue
         if len(by_run[run.id]) != 1:
             report.add_violation(
-                Invariant.ANNOUNCEMENTS_WRONG, f"the end of run {run.id} has {len(by_run[run.id])} deliveries"
+                Invariant.ANNOUNCEMENTS_WRONG,
+                f"the result of run {run.id} has {len(by_run[run.id])} deliveries",
             )
             continue
         for message in _delivery_violations(by_run[run.id][0], run, home):
@@ -339,12 +366,12 @@ def _delivery_violations(delivery: Delivery, run: Run, home: HomeContents) -> It
     requester_is_done = requester is not None and requester.status is Status.DONE
     if delivery.state is not DeliveryState.DELIVERED:
         if requester_is_done:
-            yield f"the end of run {run.id} is {delivery.state}, and the one who asked is done"
+            yield f"the result of run {run.id} is {delivery.state}, but its requester is done"
         return
     entries = home.entries_by_session.get(delivery.session, ())
     matching = [entry for entry in entries if _is_delivery_entry(entry, delivery)]
     if len(matching) != 1:
-        yield f"the end of run {run.id} stands {len(matching)} times where it was delivered"
+        yield f"the result of run {run.id} is {len(matching)} times in the session it was delivered to"
     last_token = reply_tokens_in(run.text)[-1:]
     quoting = [
         entry
@@ -354,7 +381,7 @@ def _delivery_violations(delivery: Delivery, run: Run, home: HomeContents) -> It
         and last_token[0] in reply_tokens_in(entry.text)
     ]
     if run.status is Status.DONE and requester_is_done and len(quoting) != 1:
-        yield f"the last word of run {run.id} reached the one who asked {len(quoting)} times"
+        yield f"the final text of run {run.id} reached its requester {len(quoting)} times"
 
 
 def _is_delivery_entry(entry: Entry, delivery: Delivery) -> bool:

@@ -1,4 +1,4 @@
-"""Mass restart: kill a daemon with many running runs and check that the next one resumes them."""
+"""Mass restart: kill a daemon with many active runs and check that the next one resumes them."""
 
 import asyncio
 import time
@@ -11,13 +11,13 @@ from retinue.torture.environment import POLL_SECONDS, TIMEOUT_S, TortureEnvironm
 from retinue.torture.fake_model import FakeModel
 from retinue.torture.invariants import InvariantReport, check_invariants
 
-HOLD_SECONDS = 600.0
-"""Delay of answers, longer than it takes to kill the daemon."""
+BLOCKED_REPLY_DELAY_S = 600.0
+"""Delay of replies that must not arrive before the daemon is killed."""
 
 
 class MassRestartResult(Struct, frozen=True, kw_only=True):
     running: int
-    """Runs at work when the daemon was killed."""
+    """Runs that were active when the daemon was killed."""
     first_request_s: float | None
     """Seconds from the restart to the first model request."""
     all_ended_s: float
@@ -27,12 +27,14 @@ class MassRestartResult(Struct, frozen=True, kw_only=True):
 async def run_mass_restart(
     environment: TortureEnvironment, model: FakeModel, target_count: int
 ) -> tuple[MassRestartResult, InvariantReport]:
-    """Kill a daemon with about `target_count` runs at work, and restart it.
+    """Kill a daemon with about `target_count` active runs, and restart it.
 
     Half of the runs wait for the model, the others are their children.
     """
     pairs = max(1, target_count // 2)
-    model.answer_delay_s = lambda position, turn: HOLD_SECONDS if turn or position.endswith(".worker") else 0
+    model.answer_delay_s = lambda position, turn: (
+        BLOCKED_REPLY_DELAY_S if turn or position.endswith(".worker") else 0
+    )
     process = await environment.start_command("serve")
     await environment.start_trees(*(f"pair-{number}" for number in range(pairs)))
     running_count = await _wait_until_running(environment, model, pairs)

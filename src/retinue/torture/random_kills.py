@@ -1,4 +1,4 @@
-"""Random kills: whatever works on a tree is killed and restarted repeatedly, then left to finish."""
+"""Random kills: the processes that run a tree are killed and restarted, then left to finish."""
 
 import asyncio
 import random
@@ -14,16 +14,16 @@ from retinue.torture.invariants import InvariantReport, check_invariants
 from retinue.torture.scenario import task_text
 
 MAX_KILLS_PER_TREE = 3
-"""Kills per tree: a run that was resumed more often is given up, as designed."""
+"""Kills per tree: a run that is resumed more often fails, as designed."""
 DAEMON_TREES = 3
-"""Trees that a daemon works on at once."""
+"""Trees that a daemon runs concurrently."""
 DENIAL_RATE = 0.2
 """Share of approvals that are denied."""
 
 
 @dataclass(slots=True)
 class KillCycle:
-    """A home through its kills and restarts."""
+    """The kills and restarts of one home."""
 
     environment: TortureEnvironment
     model: FakeModel
@@ -108,7 +108,7 @@ async def kill_daemon_repeatedly(
 async def kill_commands_repeatedly(
     environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int
 ) -> KillCycle:
-    """Run one tree with plain commands: `run`, and then whatever continues it after each kill."""
+    """Run one tree with `run`, and continue it with other commands after each kill."""
     cycle = KillCycle(environment=environment, model=model, rng=rng)
     arguments: list[str] = ["run", "--agent", "lead", "--json", task_text("deep-0/lead")]
     started_at = time.perf_counter()

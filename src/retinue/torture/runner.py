@@ -26,7 +26,7 @@ from retinue.torture.random_kills import KillCycle, run_kill_round
 
 MODEL_DELAY_S = 0.004
 """Maximum delay of the fake model where its speed does not matter."""
-STRACE_MISSING = "strace is not installed, so no fault is put into system calls: install it to try those too"
+STRACE_MISSING = "strace is not installed, so faults at system calls are not tested. Install it to test them"
 
 
 class TortureOptions(Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class TortureRunner:
             if self.options.kills:
                 await self._run_kills(self._add_part("kills"))
             if self.options.concurrent_runs:
-                await self._run_mass_restart(self._add_part("many running"))
+                await self._run_mass_restart(self._add_part("mass restart"))
         finally:
             if not any(part.violations for part in self._results) and self.options.keep_dir is None:
                 shutil.rmtree(self._root, ignore_errors=True)
@@ -169,8 +169,8 @@ class TortureRunner:
             number += 1
 
     async def _run_mass_restart(self, part: PartResult) -> None:
-        name = "crowd"
-        self.on_progress(f"a restart with {self.options.concurrent_runs} running")
+        name = "mass-restart"
+        self.on_progress(f"a restart with {self.options.concurrent_runs} active runs")
         async with self._open_environment(name, MODEL_DELAY_S, max_live=self.options.concurrent_runs + 8) as (
             environment,
             model,
@@ -179,7 +179,7 @@ class TortureRunner:
         part.faults, part.all_ended_s = 1, result.all_ended_s
         part.name = f"{result.running} running"
         part.resume_times_s = [] if result.first_request_s is None else [result.first_request_s]
-        self._record_report(part, report, f"a restart with {result.running} running", name)
+        self._record_report(part, report, f"a restart with {result.running} active runs", name)
 
     @asynccontextmanager
     async def _open_environment(
@@ -199,7 +199,7 @@ class TortureRunner:
     def _record_report(self, part: PartResult, report: InvariantReport, label: str, name: str) -> None:
         part.report.merge_report(report)
         messages = [
-            f"{label}: {invariant}: {each}"
+            f"{label}: {invariant.label}: {each}"
             for invariant, details in report.violations.items()
             for each in details
         ]
@@ -225,21 +225,21 @@ class TortureRunner:
 
 
 def _violation_suffix(part: PartResult) -> str:
-    return f" ({len(part.violations)} broken)" if part.violations else ""
+    return f" ({len(part.violations)} violations)" if part.violations else ""
 
 
 def result_table(parts: Sequence[PartResult]) -> list[tuple[str, list[str]]]:
     """Return a row for each figure, with a column for each part."""
     rows: list[tuple[str, list[str]]] = [("faults", [str(part.faults) for part in parts])]
     rows += [
-        (str(invariant), [str(len(part.report.violations.get(invariant, ()))) for part in parts])
+        (invariant.label, [str(len(part.report.violations.get(invariant, ()))) for part in parts])
         for invariant in Invariant
     ]
-    rows += [(str(count), [str(part.report.counts[count]) for part in parts]) for count in Statistic]
+    rows += [(count.label, [str(part.report.counts[count]) for part in parts]) for count in Statistic]
     part_rows = [part.as_json() for part in parts]
     labels = {"resume_median_s": "seconds to resume, median", "resume_worst_s": "seconds to resume, worst"}
-    labels |= {"all_ended_s": "seconds until all had ended"}
-    rows += [(name, [_format_number(fact[key]) for fact in part_rows]) for key, name in labels.items()]
+    labels |= {"all_ended_s": "seconds until all runs ended"}
+    rows += [(name, [_format_number(row[key]) for row in part_rows]) for key, name in labels.items()]
     return rows
 
 
@@ -254,11 +254,11 @@ def summary_sentence(parts: Sequence[PartResult], today: date) -> str:
     ]
     resume_times = [each for part in parts for each in part.resume_times_s]
     times = (
-        f" Resumed in {statistics.median(resume_times):.1f} s (median), {max(resume_times):.1f} s at worst."
+        f" Resumed in {statistics.median(resume_times):.1f} s (median), {max(resume_times):.1f} s at most."
         if resume_times
         else ""
     )
-    invariant_counts = ", ".join(f"{count} {invariant}" for invariant, count in counts)
+    invariant_counts = ", ".join(f"{count} {invariant.label}" for invariant, count in counts)
     return f"{today.isoformat()}: {', '.join(descriptions)}: {invariant_counts}.{times}"
 
 

@@ -27,14 +27,14 @@ def agent_definitions() -> list[dict[str, Any]]:
 def task_text(position: str) -> str:
     """Return a task that names its position in the tree.
 
-    The model thus knows who asks, whatever became of the process.
+    The model identifies the agent by it, in whichever process the agent runs.
     """
     return f"Do your part. [[{position}]]"
 
 
 def position_in(text: str) -> str | None:
-    found = _POSITION_PATTERN.search(text)
-    return found and found.group(1)
+    match = _POSITION_PATTERN.search(text)
+    return match and match.group(1)
 
 
 def reply_token(position: str, turn: int, attempt: int) -> str:

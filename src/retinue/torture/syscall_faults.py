@@ -26,9 +26,9 @@ SYSCALLS = (
     "rename", "renameat", "renameat2", "mkdir", "mkdirat", "link", "linkat", "symlink", "symlinkat", "unlink",
     "unlinkat", "rmdir", "ftruncate", "truncate", "fallocate",
 )  # fmt: skip
-"""strace itself ignores those that a machine does not have."""
+"""strace ignores those that the machine does not have."""
 SyscallNumbers = Mapping[str, Sequence[int]]
-"""For each system call, the occurrences that matter."""
+"""For each system call, the occurrences that change the home."""
 TREE_NAME = "chain"
 MAX_RESUMES = 4
 """Maximum number of resumes; after a single fault more are not needed."""
@@ -48,7 +48,7 @@ class FaultPoint(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         second = f" and {self.second_number}" if self.second_number else ""
-        return f"{self.fault} at {self.syscall} {self.number}{second}{' of a new home' if self.fresh_home else ''}"
+        return f"{self.fault} at {self.syscall} {self.number}{second}{' in a new home' if self.fresh_home else ''}"
 
 
 def strace_path() -> str | None:
@@ -56,7 +56,7 @@ def strace_path() -> str | None:
 
 
 async def count_syscalls(environment: TortureEnvironment) -> SyscallNumbers:
-    """Return the system calls of a whole run that touch its home, by their number in the calling thread."""
+    """Return the system calls of a whole run that change its home, by their number in the calling thread."""
     trace = environment.root / "trace"
     code = await environment.wait_for_exit(
         await environment.start_command(
@@ -64,10 +64,10 @@ async def count_syscalls(environment: TortureEnvironment) -> SyscallNumbers:
         )
     )
     if code:
-        raise Failed(f"a run under strace ended with code {code}: {environment.output_dir} says why")
+        raise Failed(f"a run under strace exited with code {code}. See {environment.output_dir}")
     found: dict[str, set[int]] = {}
-    for syscall, number, touches_home in _traced_syscalls(trace, environment.home):
-        if touches_home:
+    for syscall, number, changes_home in _traced_syscalls(trace, environment.home):
+        if changes_home:
             found.setdefault(syscall, set()).add(number)
     return {syscall: sorted(numbers) for syscall, numbers in found.items()}
 
@@ -90,16 +90,14 @@ def fault_points(fresh_calls: SyscallNumbers, used_calls: SyscallNumbers) -> lis
     return found
 
 
-def sample_points(
-    all_points: Sequence[FaultPoint], limit: int | None, rng: random.Random
-) -> list[FaultPoint]:
+def sample_points(points: Sequence[FaultPoint], limit: int | None, rng: random.Random) -> list[FaultPoint]:
     """Return at most `limit` points per fault, spread evenly over the system calls."""
     if limit is None:
-        return list(all_points)
+        return list(points)
     sample: list[FaultPoint] = []
     for fault in FAULTS:
         by_syscall = [
-            [each for each in all_points if (each.fault, each.syscall) == (fault, syscall)]
+            [each for each in points if (each.fault, each.syscall) == (fault, syscall)]
             for syscall in SYSCALLS
         ]
         for group in by_syscall:
@@ -111,11 +109,11 @@ def sample_points(
 
 
 def add_second_kills(
-    points_to_run: Sequence[FaultPoint], used_calls: SyscallNumbers, rng: random.Random
+    points: Sequence[FaultPoint], used_calls: SyscallNumbers, rng: random.Random
 ) -> list[FaultPoint]:
     """Let half of the kills be followed by a kill of the process that resumes."""
     found: list[FaultPoint] = []
-    for point in points_to_run:
+    for point in points:
         numbers = used_calls.get(point.syscall, ())
         last_number = numbers[-1] - point.number + numbers[0] if numbers else 0
         remaining = [number for number in numbers if number <= last_number]
