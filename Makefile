@@ -2,34 +2,34 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check fast bench pins coverage clean
 
-help: ## this list
+help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## make the environment in .venv and bundle the page; quick when nothing changed
+setup: ## create .venv and bundle the page; fast if nothing changed
 	@scripts/bootstrap
 
-demo: setup ## watch agents at work, killed and going on: no key, no configuration (DEMO=--scripted: no model either)
+demo: setup ## run the demo with a local model, no API key needed (DEMO=--scripted: without a model)
 	@.venv/bin/retinue demo $(DEMO)
 
-test: setup ## every check and every test
+test: setup ## run all checks and all tests
 	@scripts/check
 	@scripts/test
 
-check: setup ## format, lint, types (also the page's), import contracts, generated files
+check: setup ## check format, lint, types, import contracts and generated files
 	@scripts/check
 
-fast: setup ## every test but the slow tiers
+fast: setup ## run all tests except the slow tiers
 	@scripts/test --ignore=tests/crash --ignore=tests/surfaces
 
-bench: setup ## measure what Retinue costs on this machine (BENCH="--quick --peers": options)
+bench: setup ## run the benchmark (BENCH="--quick --peers" passes options)
 	@scripts/bench $(BENCH)
 
-pins: setup ## resolve requirements/*.txt and web/package-lock.json anew
+pins: setup ## update requirements/*.txt and web/package-lock.json
 	@scripts/pins
 
-coverage: setup ## write tests/stories/COVERAGE.md anew
+coverage: setup ## regenerate tests/stories/COVERAGE.md
 	@.venv/bin/python scripts/coverage_rows
 
-clean: ## take away what the other targets made
+clean: ## remove everything the other targets created
 	rm -rf .venv .demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 	rm -rf dist web/node_modules src/retinue/server/static

@@ -48,8 +48,8 @@ def test_building_without_the_page_fails_and_says_what_to_run(clone: Path):
 
     assert done.returncode == 1
     assert done.stderr.strip() == (
-        "The page is not bundled (src/retinue/server/static lacks index.html, app.js, app.css, licences.txt): "
-        "run scripts/page, then build again."
+        "The page is not bundled: index.html, app.js, app.css, licences.txt missing in src/retinue/server/static. "
+        "Run scripts/page, then build again."
     )
     assert list(clone.rglob("*.whl")) == []
 
