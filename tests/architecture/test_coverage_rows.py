@@ -55,7 +55,7 @@ def test_a_missing_or_outdated_table_fails_the_check(tree: Path):
 @pytest.mark.parametrize(
     ("docstring", "message"),
     [
-        ("It is so.\n\n    Shows: A002.\n    ", "A002, which is no row"),
+        ("It is so.\n\n    Shows: A002.\n    ", "A002, which is not in"),
         ("It is so.\n\n    Shows: A001\n    ", "must end with a line like"),
         ("It is so. Shows: A001.", "must end with a line like"),
         ("Shows: A001.\n\n    And more.\n    ", "must end with a line like"),
