@@ -1,4 +1,4 @@
-"""Agents that are programs: claude, codex and pi beside agents that are models, and one of them asked by another."""
+"""CLI agents: claude, codex and pi next to agents with a model, and messages between them."""
 
 import json
 from pathlib import Path
@@ -24,48 +24,49 @@ from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 CLAUDE = ["-p", "--verbose", "--output-format", "stream-json", "--include-partial-messages"]
-LINES = {
+OUTPUTS = {
     "claude": claude_output("claude answers", session="c-1", tool_calls=5),
     "codex": codex_output("codex answers", session="x-1"),
     "pi": pi_output("pi answers"),
 }
 
 
-def installed(machine: UserMachine, **how: Any) -> None:
-    """Programs of these names on the PATH; each also writes down the keys that it was given."""
+def install_programs(machine: UserMachine, **options: Any) -> None:
+    """Put programs of these names on the PATH; each also records the keys in its environment."""
     keys = "env | grep -E '_(KEY|TOKEN)=' | sort >\"$HOME/keys\""
-    place = machine.folder.parent / "bin"
-    for name, lines in LINES.items():
-        write_script(place / name, lines, **{"before": keys, **how})
-    machine.env["PATH"] = f"{place}:{machine.env['PATH']}"
+    folder = machine.folder.parent / "bin"
+    for name, lines in OUTPUTS.items():
+        write_script(folder / name, lines, **{"before": keys, **options})
+    machine.env["PATH"] = f"{folder}:{machine.env['PATH']}"
 
 
-def kinds(server: FakeModelServer) -> list[dict[str, Any]]:
-    own = {"provider": "openai-compatible", "model": "own-model", "config": {"base_url": server.url}}
+def agents_of_every_kind(server: FakeModelServer) -> list[dict[str, Any]]:
+    own_server = {"provider": "openai-compatible", "model": "own-model", "config": {"base_url": server.url}}
     return [
         {"agentId": "model", "chat": {"provider": "openai"}},
-        {"agentId": "own", "chat": own},
+        {"agentId": "own", "chat": own_server},
         {"agentId": "claude", "systemPrompt": "You code.", "chat": {"provider": "claude-cli"}},
         {"agentId": "codex", "chat": {"provider": "codex-cli", "config": {"extraArgs": ["--oss"]}}},
         {"agentId": "pi", "chat": {"provider": "pi-cli", "config": {"extraArgs": ["--tools", "read"]}}},
     ]
 
 
-def named(request: CapturedRequest) -> FakeResponse:
+def reply_with_model_name(request: CapturedRequest) -> FakeResponse:
     return text_reply(f"{request.body['model']} answers")
 
 
-def home(machine: UserMachine, run: Run) -> Path:
+def program_home(machine: UserMachine, run: Run) -> Path:
     return machine.home / "programs" / run.session_id / "held"
 
 
-async def test_one_agent_of_each_kind_answers_a_message(machine: UserMachine):
-    """Each program is started with its own words the first time and goes on with its own conversation the second.
+async def test_an_agent_of_each_kind_replies_to_a_message(machine: UserMachine):
+    """A program continues its own conversation with the second message.
 
-    Shows: C005, C049."""
-    installed(machine)
-    async with machine.serve_models(named) as server:
-        machine.write_config(agents=kinds(server))
+    Shows: C005, C049.
+    """
+    install_programs(machine)
+    async with machine.serve_models(reply_with_model_name) as server:
+        machine.write_config(agents=agents_of_every_kind(server))
         async with machine.open() as app:
             runs = {
                 agent: await app.run("hello", agent=agent, workspace=machine.folder)
@@ -81,7 +82,7 @@ async def test_one_agent_of_each_kind_answers_a_message(machine: UserMachine):
         "pi": "pi answers",
     }
     claude, codex, pi = (
-        recorded_arguments(home(machine, runs[agent])) for agent in ("claude", "codex", "pi")
+        recorded_arguments(program_home(machine, runs[agent])) for agent in ("claude", "codex", "pi")
     )
     assert claude == [
         [*CLAUDE, "--session-id", claude[0][6], "hello"],
@@ -91,115 +92,120 @@ async def test_one_agent_of_each_kind_answers_a_message(machine: UserMachine):
         ["exec", "--json", "--oss", "hello"],
         ["exec", "--json", "--oss", "resume", "x-1", "and again"],
     ]
-    file = ["--mode", "json", "--session", pi[0][3]]
+    session_options = ["--mode", "json", "--session", pi[0][3]]
     assert pi == [
-        [*file, "--tools", "read", "-p", "hello"],
-        [*file, "--continue", "--tools", "read", "-p", "and again"],
+        [*session_options, "--tools", "read", "-p", "hello"],
+        [*session_options, "--continue", "--tools", "read", "-p", "and again"],
     ]
-    assert (home(machine, runs["claude"]) / ".claude" / "CLAUDE.md").read_text().startswith("You code.")
+    assert (
+        (program_home(machine, runs["claude"]) / ".claude" / "CLAUDE.md").read_text().startswith("You code.")
+    )
 
 
-async def test_keys_reach_only_the_program_that_they_are_for(machine: UserMachine):
-    installed(machine)
+async def test_an_api_key_is_given_only_to_the_program_it_belongs_to(machine: UserMachine):
+    install_programs(machine)
     machine.env["GITHUB_TOKEN"] = "ghp_0123456789abcdef0123456789abcdef0123"
-    async with machine.serve_models(named) as server:
-        machine.write_config(agents=kinds(server))
+    async with machine.serve_models(reply_with_model_name) as server:
+        machine.write_config(agents=agents_of_every_kind(server))
         async with machine.open() as app:
             runs = [
                 await app.run("hello", agent=agent, workspace=machine.folder) for agent in ("claude", "codex")
             ]
-    claude, codex = ((home(machine, run) / "keys").read_text().splitlines() for run in runs)
+    claude, codex = ((program_home(machine, run) / "keys").read_text().splitlines() for run in runs)
     assert claude == [f"ANTHROPIC_API_KEY={machine.env['ANTHROPIC_API_KEY']}"]
     assert codex == [f"CODEX_API_KEY={machine.env['OPENAI_API_KEY']}"]
     for run in runs:
         assert "sk-test" not in Path(run.transcript_path).read_text()
 
 
-async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(machine: UserMachine):
-    """What claude did by itself stands in its conversation; whoever asked gets its last word and a count.
+async def test_a_response_of_a_claude_agent_names_its_own_tool_calls(machine: UserMachine):
+    """Tool calls of claude are in its own transcript; the requester receives its last text and their number.
 
-    Shows: C048."""
-    installed(machine)
-    asks = tool_call_reply(("agents_message", {"agentId": "claude", "content": "Tidy up."}))
-    heard: list[dict[str, Any]] = []
+    Shows: C048.
+    """
+    install_programs(machine)
+    message_call = tool_call_reply(("agents_message", {"agentId": "claude", "content": "Tidy up."}))
+    results: list[dict[str, Any]] = []
 
-    def played(request: CapturedRequest) -> FakeResponse:
-        results = [each["content"] for each in request.messages if each["role"] == "tool"]
-        heard.extend(map(json.loads, results))
-        return text_reply("Claude has tidied up.") if results else asks
+    def script(request: CapturedRequest) -> FakeResponse:
+        tool_texts = [each["content"] for each in request.messages if each["role"] == "tool"]
+        results.extend(map(json.loads, tool_texts))
+        return text_reply("Claude has tidied up.") if tool_texts else message_call
 
     events: list[Event] = []
-    async with machine.serve_models(played) as server:
-        machine.write_config(agents=kinds(server))
+    async with machine.serve_models(script) as server:
+        machine.write_config(agents=agents_of_every_kind(server))
         async with machine.open() as app:
             with app.listen(events.append):
                 run = await app.run("Have it tidied up", agent="model", workspace=machine.folder)
-            (answer,) = heard
+            (answer,) = results
             entries = await app.sessions.entries(answer["sessionId"])
             assert (await app.runs.to_json(answer["responseId"]))["sandbox"] == "strict"
     assert (run.status, run.text) == (retinue.Status.DONE, "Claude has tidied up.")
     assert (answer["status"], answer["response"]) == ("complete", "claude answers")
     assert (answer["toolCallCount"], [each["name"] for each in answer["toolCalls"]]) == (5, ["Bash"] * 5)
     assert [each.tool for each in entries if isinstance(each, ToolCall)] == ["Bash"] * 5
-    said = [each for each in entries if isinstance(each, Message)]
-    assert (said[0].text, said[0].origin, said[-1].text) == ("Tidy up.", run.session_key, "claude answers")
-    told = [each.kind for each in events if each.agent == "claude" and each.kind.startswith("tool.")]
-    assert told == ["tool.started", "tool.ended"] * 5
+    messages = [each for each in entries if isinstance(each, Message)]
+    assert (messages[0].text, messages[0].origin, messages[-1].text) == (
+        "Tidy up.",
+        run.session_key,
+        "claude answers",
+    )
+    event_kinds = [each.kind for each in events if each.agent == "claude" and each.kind.startswith("tool.")]
+    assert event_kinds == ["tool.started", "tool.ended"] * 5
 
 
-async def test_a_second_message_while_a_program_works_starts_no_second_process(machine: UserMachine):
-    live = 'echo $$ >>"$HOME/live"; until [ -e go ]; do sleep 0.02; done; cp "$HOME/live" "$HOME/seen"; : >"$HOME/live"'
-    installed(machine, before=live)
-    async with machine.serve_models(named) as server:
-        machine.write_config(agents=kinds(server))
+async def test_a_second_message_is_queued_while_the_program_of_the_session_runs(machine: UserMachine):
+    wait_for_file = 'echo $$ >>"$HOME/live"; until [ -e go ]; do sleep 0.02; done; cp "$HOME/live" "$HOME/seen"; : >"$HOME/live"'
+    install_programs(machine, before=wait_for_file)
+    async with machine.serve_models(reply_with_model_name) as server:
+        machine.write_config(agents=agents_of_every_kind(server))
         async with machine.open() as app:
             first = await app.runs.start("one", RunOptions(agent="claude", workspace=machine.folder))
             second = await app.runs.start("two", RunOptions(session=first.session_id))
             (machine.folder / "go").touch()
             assert [(await app.runs.wait(each.id)).text for each in (first, second)] == ["claude answers"] * 2
-    place = home(machine, first)
-    assert len((place / "seen").read_text().splitlines()) == 1
-    assert [each[-1] for each in recorded_arguments(place)] == ["one", "two"]
+    folder = program_home(machine, first)
+    assert len((folder / "seen").read_text().splitlines()) == 1
+    assert [each[-1] for each in recorded_arguments(folder)] == ["one", "two"]
 
 
 @pytest.mark.parametrize(
-    ("provider", "extra", "flags"),
+    ("provider", "extra", "reserved"),
     [
         ("claude-cli", ["--model", "m", "--resume=x", "-p"], "--resume, -p"),
         ("codex-cli", ["--json", "resume"], "--json, resume"),
         ("pi-cli", ["--mode", "rpc"], "--mode"),
     ],
 )
-async def test_words_that_are_said_to_a_program_already_are_refused(
-    machine: UserMachine, provider: str, extra: list[str], flags: str
+async def test_reserved_flags_in_extra_args_are_refused(
+    machine: UserMachine, provider: str, extra: list[str], reserved: str
 ):
     config = {"workdir": "sub", "extraArgs": extra, "wrapper": {"path": "/w", "env": {"A": "b"}}}
     machine.write_config(
         agents=[{"agentId": "a"}, {"agentId": "b", "chat": {"provider": provider, "config": config}}]
     )
-    with pytest.raises(BadConfig) as wrong:
+    with pytest.raises(BadConfig) as error_info:
         async with machine.open():
             pass
-    said = f"agents[1].chat.config.extraArgs must not include reserved {provider} flags: {flags}"
-    assert str(wrong.value).endswith(f"config.json: {said}")
+    message = f"agents[1].chat.config.extraArgs must not include reserved {provider} flags: {reserved}"
+    assert str(error_info.value).endswith(f"config.json: {message}")
 
 
-async def test_settings_of_a_program_decide_where_and_how_it_is_started(machine: UserMachine):
-    """The working folder, more words, and another program that starts it.
-
-    Shows: C050."""
-    installed(machine)
+async def test_a_program_is_started_with_the_configured_folder_arguments_and_wrapper(machine: UserMachine):
+    """Shows: C050."""
+    install_programs(machine)
     (machine.folder / "sub").mkdir()
-    place = machine.folder.parent / "bin"
+    folder = machine.folder.parent / "bin"
     wrapper = write_script(
-        place / "wrap", [], after='pwd >"$HOME/where"; echo "$A" >>"$HOME/where"; exec "$@"'
+        folder / "wrap", [], after='pwd >"$HOME/where"; echo "$A" >>"$HOME/where"; exec "$@"'
     )
     config = {
         "workdir": "sub", "extraArgs": ["--model", "m"], "wrapper": {"path": str(wrapper), "env": {"A": "from the wrapper"}},
     }  # fmt: skip
     coder = {"agentId": "coder", "chat": {"provider": "claude-cli", "config": config}}
     reserved = {"extraArgs": ["--print"]}
-    async with machine.serve_models(named):
+    async with machine.serve_models(reply_with_model_name):
         machine.write_config(agents=[coder])
         async with machine.open() as app:
             run = await app.run("hello", agent="coder", workspace=machine.folder)
@@ -212,14 +218,14 @@ async def test_settings_of_a_program_decide_where_and_how_it_is_started(machine:
             async with machine.open():
                 pass
     assert run.text == "claude answers"
-    own, inner = recorded_arguments(home(machine, run))
-    assert own == ["claude", *inner]
-    assert inner == [*CLAUDE, "--model", "m", "--session-id", inner[8], "hello"]
-    told = (home(machine, run) / "where").read_text().splitlines()
-    assert told == [str(machine.folder.resolve() / "sub"), "from the wrapper"]
+    wrapper_arguments, arguments = recorded_arguments(program_home(machine, run))
+    assert wrapper_arguments == ["claude", *arguments]
+    assert arguments == [*CLAUDE, "--model", "m", "--session-id", arguments[8], "hello"]
+    recorded = (program_home(machine, run) / "where").read_text().splitlines()
+    assert recorded == [str(machine.folder.resolve() / "sub"), "from the wrapper"]
 
 
-async def test_a_program_that_is_not_installed_is_told_before_a_session_is_made(machine: UserMachine):
+async def test_a_missing_program_is_reported_before_a_session_is_created(machine: UserMachine):
     machine.env["PATH"] = "/usr/bin:/bin"
     machine.write_config(agents=[{"agentId": "coder", "chat": {"provider": "claude-cli"}}])
     async with machine.open() as app:

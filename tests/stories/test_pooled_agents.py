@@ -1,4 +1,4 @@
-"""A task for a named agent, as its users see it: one answer, an agent that can be asked more, and a pool to look at."""
+"""The tools agent and agent_ask as users see them: one result, follow-up questions, and the agent pool."""
 
 import asyncio
 import hashlib
@@ -19,8 +19,8 @@ from retinue.testing.fake_model_server import CapturedRequest, Script
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 from retinue.tools.define import tool
 
-LONG = "It is in src/cron.py, line 12, and nothing else uses it."
-FACTS = {
+REPORT = "It is in src/cron.py, line 12, and nothing else uses it."
+POOL_FIELDS = {
     "key", "agent", "prompt_hash", "tools_hash", "agent_id", "session_id", "parent", "created_at", "last_used_at",
     "use_count", "in_use",
 }  # fmt: skip
@@ -30,42 +30,44 @@ def sha8(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def gives(task: str, **more: Any) -> tuple[str, Any]:
+def task_call(task: str, **more: Any) -> tuple[str, Any]:
     return "agent", {"task_prompt": task} | more
 
 
 Turn = FakeResponse | Callable[[list[dict[str, Any]]], FakeResponse]
 
 
-def playing(*turns: Turn) -> Script:
-    """The main agent plays these turns, one after the other over all its runs; whoever was given a task answers it."""
-    left = list(turns)
+def make_script(*turns: Turn) -> Script:
+    """The main agent replies with these turns in order over all its runs; an agent with a task replies with a report."""
+    remaining = list(turns)
 
-    def answer(asked: CapturedRequest) -> FakeResponse:
-        messages = asked.body["messages"]
+    def answer(request: CapturedRequest) -> FakeResponse:
+        messages = request.body["messages"]
         if "Your task:" in messages[0]["content"]:
-            return text_reply(f"{LONG} {sum(each['role'] == 'user' for each in messages)}")
-        turn = left.pop(0)
+            return text_reply(f"{REPORT} {sum(each['role'] == 'user' for each in messages)}")
+        turn = remaining.pop(0)
         return turn(messages) if callable(turn) else turn
 
     return answer
 
 
-def results(messages: list[dict[str, Any]]) -> list[Any]:
+def tool_results(messages: list[dict[str, Any]]) -> list[Any]:
     return [json.loads(each["content"]) for each in messages if each["role"] == "tool"]
 
 
-def asks(messages: list[dict[str, Any]]) -> FakeResponse:
-    return tool_call_reply(("agent_ask", {"agent_id": results(messages)[0]["agent_id"], "message": "Sure?"}))
+def ask_again(messages: list[dict[str, Any]]) -> FakeResponse:
+    return tool_call_reply(
+        ("agent_ask", {"agent_id": tool_results(messages)[0]["agent_id"], "message": "Sure?"})
+    )
 
 
-async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_from_then_on(
+async def test_a_task_without_an_agent_name_goes_to_the_general_agent_and_creates_its_file(
     machine: UserMachine,
 ):
     """Shows: B001, B009, B014, B015, B019, B020."""
     assert not (machine.agents / "general.md").exists()
     async with machine.serve_models(
-        playing(tool_call_reply(gives("Find cron.")), text_reply("Found."))
+        make_script(tool_call_reply(task_call("Find cron.")), text_reply("Found."))
     ) as server:
         run = await machine("run", "--json", "Where is cron?")
     assert (run.code, run.json["text"]) == (0, "Found.")
@@ -74,51 +76,51 @@ async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_fr
     assert {"agent", "agent_ask", "explore", "plan"} <= set(machine.tool_names(first))
     assert machine.system_prompt(child).count("Your task:\nFind cron.") == 1
     assert machine.request_texts(child) == ["Execute this task: Find cron."]
-    (answer,) = results(last.messages)
+    (answer,) = tool_results(last.messages)
     assert set(answer) == {"success", "result", "agent_used", "duration_seconds", "agent_id"}
     assert (answer["success"], answer["agent_used"]) == (True, "general")
-    assert answer["result"].startswith(f"{LONG} 1")
+    assert answer["result"].startswith(f"{REPORT} 1")
     shown = (await machine("sessions", "show", "--json", answer["agent_id"])).json
     assert (shown["agent"], shown["parent_session_id"]) == ("general", run.json["slug"])
 
 
-async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(machine: UserMachine):
+async def test_without_a_pool_tasks_are_executed_and_no_agent_is_kept(machine: UserMachine):
     """Shows: B042."""
     machine.write_config(subagents={"pool": False})
     turns = [
-        tool_call_reply(gives("Find cron.")),
+        tool_call_reply(task_call("Find cron.")),
         tool_call_reply(("agent_ask", {"agent_id": "x", "message": "Sure?"})),
         text_reply("Found."),
     ]
-    async with machine.serve_models(playing(*turns)) as server, machine.open() as app:
+    async with machine.serve_models(make_script(*turns)) as server, machine.open() as app:
         run = await app.run("Where is cron?", workspace=machine.folder)
         assert (run.status, run.text) == (Status.DONE, "Found.")
         assert (await list_pool_agents(app.context), [each.slug for each in await app.sessions.list()]) == (
             [],
             [run.slug],
         )
-    answer, more = results(server.requests[-1].messages)
+    answer, more = tool_results(server.requests[-1].messages)
     assert (answer["success"], "agent_id" in answer) == (True, False)
-    assert answer["result"].startswith(LONG)
+    assert answer["result"].startswith(REPORT)
     assert more["error"].startswith("Agent not found: x")
     logged = [json.loads(line) for line in (machine.home / "logs" / LOG_NAME).read_text().splitlines()]
-    (warned,) = [line for line in logged if line["level"] == "warn"]
-    assert "the agent pool is off (subagents.pool): general is not kept" in warned["event"]
-    assert warned["run"] == run.id
+    (warning,) = [line for line in logged if line["level"] == "warn"]
+    assert "the agent pool is disabled (subagents.pool): general is not kept" in warning["event"]
+    assert warning["run"] == run.id
 
 
-async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(machine: UserMachine):
+async def test_the_pool_separates_versions_of_a_definition_and_counts_their_uses(machine: UserMachine):
     """Shows: B029, B030, B031, B033, B034, B035, B036, B040, B046."""
     machine.write_agent("scout", "tools: [read, grep]\n", "You look.")
     machine.write_agent("coder", "", "You write.")
     turns = [
-        tool_call_reply(gives("One.", agent_name="scout"), gives("Two.", agent_name="scout")),
-        tool_call_reply(gives("Three.", agent_name="coder")),
+        tool_call_reply(task_call("One.", agent_name="scout"), task_call("Two.", agent_name="scout")),
+        tool_call_reply(task_call("Three.", agent_name="coder")),
         text_reply("Done."),
     ]
-    more = [tool_call_reply(gives("Four.", agent_name="scout")), text_reply("Done.")]
-    again = [tool_call_reply(gives("Five.", agent_name="scout")), text_reply("Done.")]
-    async with machine.serve_models(playing(*turns, *more, *again)) as server:
+    more = [tool_call_reply(task_call("Four.", agent_name="scout")), text_reply("Done.")]
+    third = [tool_call_reply(task_call("Five.", agent_name="scout")), text_reply("Done.")]
+    async with machine.serve_models(make_script(*turns, *more, *third)) as server:
         await machine("run", "Go.")
         before = (await machine("pool", "list", "--json")).json
         machine.write_agent("scout", "tools: [grep, read]\n", "You look twice.")
@@ -131,11 +133,11 @@ async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(m
     scout, coder = f"agent-scout@{sha8('You look.')}@{tools}", f"agent-coder@{sha8('You write.')}@{sha8('')}"
     assert sorted((row["key"], row["use_count"]) for row in before) == [(coder, 1), (scout, 2), (scout, 2)]
     assert len({row["agent_id"] for row in before}) == 3
-    assert all(set(row) == FACTS for row in before)
+    assert all(set(row) == POOL_FIELDS for row in before)
     assert {(row["agent"], row["tools_hash"]) for row in before} == {("scout", tools), ("coder", sha8(""))}
     newest = [row["key"] for row in after[:2]]
-    twice = f"agent-scout@{sha8('You look twice.')}"
-    assert newest == [f"{twice}@{sha8('grep|ls|read')}", f"{twice}@{tools}"]
+    new_prompt = f"agent-scout@{sha8('You look twice.')}"
+    assert newest == [f"{new_prompt}@{sha8('grep|ls|read')}", f"{new_prompt}@{tools}"]
     assert (stats["total"], stats["in_use"], stats["available"], stats["max"]) == (5, 0, 5, 10)
     assert stats["oldest_age_seconds"] >= stats["newest_age_seconds"] >= 0
     systems = [
@@ -148,13 +150,19 @@ async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(m
     ]
 
 
-async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(machine: UserMachine):
+async def test_an_agent_can_be_asked_again_until_it_is_removed_from_the_pool(machine: UserMachine):
     """Shows: B046, B048."""
-    turns = [tool_call_reply(gives("One.")), asks, text_reply("Sure."), asks, text_reply("Gone.")]
-    async with machine.serve_models(playing(*turns)) as server:
+    turns = [
+        tool_call_reply(task_call("One.")),
+        ask_again,
+        text_reply("Sure."),
+        ask_again,
+        text_reply("Gone."),
+    ]
+    async with machine.serve_models(make_script(*turns)) as server:
         run = (await machine("run", "--json", "Go.")).json
-        _, answer = results(server.requests[-1].messages)
-        assert answer["result"].startswith(f"{LONG} 2")
+        _, answer = tool_results(server.requests[-1].messages)
+        assert answer["result"].startswith(f"{REPORT} 2")
         (row,) = (await machine("pool", "list", "--json")).json
         assert (row["agent_id"], row["use_count"], row["in_use"]) == (answer["agent_id"], 2, False)
         cleared = await machine("pool", "clear", row["agent_id"])
@@ -165,17 +173,17 @@ async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(ma
         assert (await machine("pool", "list", "--json")).json == []
         assert (await machine("pool", "clear", row["agent_id"])).code == 7
         await machine("send", run["slug"], "And now?")
-        *_, refused = results(server.requests[-1].messages)
+        *_, refused = tool_results(server.requests[-1].messages)
         assert refused["error"] == (
             f"Agent not found: {row['agent_id']}. Agent may have been evicted from pool or ID is invalid."
         )
         assert (await machine("sessions", "show", row["agent_id"])).code == 0
 
 
-async def test_clearing_the_pool_takes_out_every_idle_agent(machine: UserMachine):
+async def test_clearing_the_pool_removes_every_idle_agent(machine: UserMachine):
     """Shows: B047."""
-    turns = [tool_call_reply(gives("One."), gives("Two.", persist=False)), text_reply("Done.")]
-    async with machine.serve_models(playing(*turns)):
+    turns = [tool_call_reply(task_call("One."), task_call("Two.", persist=False)), text_reply("Done.")]
+    async with machine.serve_models(make_script(*turns)):
         await machine("run", "Go.")
         cleared = (await machine("pool", "clear", "--json")).json
         assert [row["agent"] for row in cleared] == ["general"]
@@ -183,12 +191,12 @@ async def test_clearing_the_pool_takes_out_every_idle_agent(machine: UserMachine
         assert "No idle agents" in (await machine("pool", "clear")).err
 
 
-async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: UserMachine):
+async def test_an_agent_can_be_imported_listed_shown_run_and_deleted(machine: UserMachine):
     """Shows: B047."""
-    written = machine.folder / "scout.md"
-    written.write_text("---\nname: scout\ndescription: Looks.\n---\n\nYou look.\n")
+    definition = machine.folder / "scout.md"
+    definition.write_text("---\nname: scout\ndescription: Looks.\n---\n\nYou look.\n")
     async with machine.serve_models([text_reply("I have looked.")]):
-        assert (await machine("agents", "import", str(written))).code == 0
+        assert (await machine("agents", "import", str(definition))).code == 0
         assert "scout" in [row["name"] for row in (await machine("agents", "list", "--json")).json]
         assert "You look." in (await machine("agents", "show", "scout")).out
         used = await machine("run", "--agent", "scout", "Look.")
@@ -197,71 +205,76 @@ async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: Use
         assert "scout" not in [row["name"] for row in (await machine("agents", "list", "--json")).json]
 
 
-async def test_events_tell_which_call_began_an_agent_and_how_it_ended(machine: UserMachine):
+async def test_events_name_the_call_that_started_an_agent_and_its_end(machine: UserMachine):
     """Shows: B017, B018, B021, B051."""
-    heard: list[Event] = []
-    turns = [tool_call_reply(gives("One."), gives("Two.")), text_reply("Done.")]
-    async with machine.serve_models(playing(*turns)), machine.open() as app:
-        with app.listen(heard.append):
+    events: list[Event] = []
+    turns = [tool_call_reply(task_call("One."), task_call("Two.")), text_reply("Done.")]
+    async with machine.serve_models(make_script(*turns)), machine.open() as app:
+        with app.listen(events.append):
             run = await app.run("Go.", workspace=machine.folder)
-        called = {event.data["call"] for event in heard if event.kind == "tool.started"}
-        born = [event for event in heard if event.kind == "run.queued" and event.parent_run == run.id]
-        assert {event.data["call"] for event in born} == called
-        assert {(event.agent, event.data["entry_point"], event.data["task"]) for event in born} == {
+        call_ids = {event.data["call"] for event in events if event.kind == "tool.started"}
+        queued_events = [
+            event for event in events if event.kind == "run.queued" and event.parent_run == run.id
+        ]
+        assert {event.data["call"] for event in queued_events} == call_ids
+        assert {(event.agent, event.data["entry_point"], event.data["task"]) for event in queued_events} == {
             ("general", "agent", f"Execute this task: {task}.") for task in ("One", "Two")
         }
-        for event in born:
-            kinds = [each.kind for each in heard if each.run == event.run]
+        for event in queued_events:
+            kinds = [each.kind for each in events if each.run == event.run]
             assert kinds.index("run.queued") < kinds.index("run.started") < kinds.index("run.ended")
-            (end,) = [each for each in heard if each.run == event.run and each.kind == "run.ended"]
+            (end,) = [each for each in events if each.run == event.run and each.kind == "run.ended"]
             assert (end.agent, end.data["status"], end.parent_run) == ("general", "done", run.id)
             assert end.data["duration_ms"] >= 0
-            assert (await app.runs.find(event.run)).text.startswith(LONG)
+            assert (await app.runs.find(event.run)).text.startswith(REPORT)
 
 
-async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(machine: UserMachine):
+async def test_running_agents_are_listed_and_cannot_be_removed_from_the_pool(machine: UserMachine):
     """Shows: B022, B026, B041."""
-    waits, go = asyncio.Event(), asyncio.Event()
+    parent_waits, gate = asyncio.Event(), asyncio.Event()
 
-    def heard(event: Event) -> None:
+    def note_waiting_parent(event: Event) -> None:
         if event.kind == "run.state" and event.data["phase"] == "child":
-            waits.set()
+            parent_waits.set()
 
     @tool(effect="read")
     async def ponder() -> str:
-        """Takes its time."""
-        await go.wait()
+        """Waits for the gate."""
+        await gate.wait()
         return "so"
 
-    def answer(asked: CapturedRequest) -> FakeResponse:
-        messages = asked.body["messages"]
+    def answer(request: CapturedRequest) -> FakeResponse:
+        messages = request.body["messages"]
         if messages[-1]["role"] == "tool":
-            return text_reply(LONG)
-        at_work = "Your task:" in messages[0]["content"]
+            return text_reply(REPORT)
+        is_child = "Your task:" in messages[0]["content"]
         return (
             tool_call_reply(("ponder", {}))
-            if at_work
-            else tool_call_reply(gives("Find cron."), gives("Find x.", persist=False))
+            if is_child
+            else tool_call_reply(task_call("Find cron."), task_call("Find x.", persist=False))
         )
 
     async with machine.serve_models(answer), machine.open(tools=[ponder]) as app:
-        with app.listen(heard):
+        with app.listen(note_waiting_parent):
             run = await app.runs.start("Go.", RunOptions(workspace=machine.folder))
-            await waits.wait()
+            await parent_waits.wait()
         *children, parent = sorted(await app.runs.list(live=True), key=lambda each: each.id, reverse=True)
         assert {(each.agent, each.request.task, each.request.parent_run) for each in children} == {
             ("general", "Execute this task: Find cron.", run.id),
             ("general", "Execute this task: Find x.", run.id),
         }
         assert (parent.id, parent.waiting_for) == (run.id, WaitReason.CHILD)
-        (kept,) = await list_pool_agents(app.context)
-        assert kept.pooled_session.is_in_use
+        (pooled,) = await list_pool_agents(app.context)
+        assert pooled.pooled_session.is_in_use
         with pytest.raises(Refused, match="is busy"):
-            await retire_pool_agents(app.context, kept.pooled_session.slug)
+            await retire_pool_agents(app.context, pooled.pooled_session.slug)
         assert await retire_pool_agents(app.context) == []
-        go.set()
+        gate.set()
         assert (await app.runs.wait(run.id)).status is Status.DONE
         assert await app.runs.list(live=True) == []
-        (free,) = await list_pool_agents(app.context)
-        assert (free.pooled_session.slug, free.pooled_session.is_in_use) == (kept.pooled_session.slug, False)
-        assert {each.slug for each in await app.sessions.list()} == {run.slug, kept.pooled_session.slug}
+        (idle,) = await list_pool_agents(app.context)
+        assert (idle.pooled_session.slug, idle.pooled_session.is_in_use) == (
+            pooled.pooled_session.slug,
+            False,
+        )
+        assert {each.slug for each in await app.sessions.list()} == {run.slug, pooled.pooled_session.slug}
