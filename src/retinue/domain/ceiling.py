@@ -89,8 +89,8 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
 
     def deny_objection(self, real_path: str) -> str | None:
         """Return the objection of a matching deny rule, or None; no approval overrides a deny rule."""
-        hit = first_match(self.deny, real_path, ignore_case=True)
-        return None if hit is None else f"{self} denies {hit}"
+        pattern = first_match(self.deny, real_path, ignore_case=True)
+        return None if pattern is None else f"{self} denies {pattern}"
 
     def __str__(self) -> str:
         return "the ceiling" if self.is_operator_ceiling else f"the ceiling of {self.set_by}"
@@ -125,19 +125,19 @@ def parse_ceiling(fields: Mapping[str, Any] | None, *, set_by: str, root: str) -
 
     Relative patterns start at the workspace.
     """
-    given = fields or {}
-    paths: Mapping[str, Any] = given.get("paths") or {}
+    values = fields or {}
+    paths: Mapping[str, Any] = values.get("paths") or {}
     return Ceiling(
         set_by=set_by,
-        tools=_optional_globs(given.get("tools")),
-        capabilities=_optional_globs(given.get("capabilities")),
-        agents=_optional_globs(given.get("agents")),
-        skills=_optional_globs(given.get("skills")),
+        tools=_optional_globs(values.get("tools")),
+        capabilities=_optional_globs(values.get("capabilities")),
+        agents=_optional_globs(values.get("agents")),
+        skills=_optional_globs(values.get("skills")),
         read=_absolute_globs(paths.get("read"), root),
         write=_absolute_globs(paths.get("write"), root),
         deny=_absolute_globs(paths.get("deny"), root) or (),
-        writable=given.get("writable") is not False,
-        network=given.get("network"),
+        writable=values.get("writable") is not False,
+        network=values.get("network"),
     )
 
 

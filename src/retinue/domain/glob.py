@@ -13,7 +13,7 @@ MAX_PATTERN_CHARS = 1024
 """The longest pattern that a tool accepts from a model."""
 
 MAX_COMPILED_CHARS = 10_000
-"""Longer than any path with every character escaped, so a folder of ours is always compiled as a pattern."""
+"""Longer than any path with every character escaped, so the pattern of a real folder is always compiled."""
 
 
 @lru_cache(maxsize=4096)
@@ -35,7 +35,7 @@ def matches(pattern: str, value: str, *, ignore_case: bool = False) -> bool:
 def first_match(patterns: tuple[str, ...], value: str, *, ignore_case: bool = False) -> str | None:
     """Return the first pattern that matches, so that a verdict can name it.
 
-    Usually none does, which one combined expression finds out.
+    Usually none matches, so one combined expression is tried first.
     """
     if not patterns or not _compile_union(patterns, ignore_case=ignore_case).match(value):
         return None
@@ -76,8 +76,8 @@ _CLASS_MEMBER = re.compile(r"(.)-(.)|(.)", re.DOTALL)
 def _translate_glob(pattern: str) -> str:
     """Translate a pattern into an expression without catastrophic backtracking.
 
-    A wildcard takes the earliest position where what follows it fits. It is not reconsidered once a wildcard
-    at least as wide follows, because that one absorbs any difference.
+    A wildcard matches as little as possible. It is not retried once a wildcard at least as wide follows, because
+    the later one can match any difference.
     """
     done, group, chunk = "", "", ""
     for piece in _parse_pieces(pattern):

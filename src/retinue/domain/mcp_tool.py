@@ -1,4 +1,4 @@
-"""MCP tools: how servers describe them, and which descriptions a person has trusted."""
+"""MCP tools: the descriptions sent by servers, and those that a person has trusted."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ SERVER_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 
 HINT_NAMES = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-"""Hints a server may give about a tool; the operator decides whether to believe them."""
+"""Hints of a server about a tool, used only if the operator sets `believe_hints`."""
 
 MAX_DESCRIPTION_CHARS = 16_000
 MAX_SCHEMA_CHARS = 64_000
@@ -108,7 +108,7 @@ class PinnedTool(Struct, frozen=True, kw_only=True):
 
 
 class TrustState(StrEnum):
-    """Whether a person trusted a tool, and whether that still holds."""
+    """Whether a person has trusted the current description of a tool."""
 
     TRUSTED = "trusted"
     CHANGED = "changed"

@@ -64,7 +64,7 @@ def _is_reply(entry: Entry) -> bool:
 def _parse_question(args: str) -> tuple[str, tuple[str, ...]]:
     """Parse a question's arguments; text that a person's edit made invalid is returned unchanged."""
     try:
-        given = json.loads(args)
-        return str(given["question"]), tuple(str(each) for each in given.get("options") or ())
+        arguments = json.loads(args)
+        return str(arguments["question"]), tuple(str(each) for each in arguments.get("options") or ())
     except (ValueError, TypeError, KeyError, AttributeError):
         return args, ()

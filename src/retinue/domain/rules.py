@@ -73,19 +73,19 @@ def literal_components(pattern: str) -> tuple[str, ...]:
     """Return the components of a pattern up to the first that contains a glob."""
     parts: list[str] = []
     for part in pattern.split("/"):
-        if (plain := unescape_component(part)) is None:
+        if (literal := unescape_component(part)) is None:
             break
-        if plain:
-            parts.append(plain)
+        if literal:
+            parts.append(literal)
     return tuple(parts)
 
 
 def unescape_component(part: str) -> str | None:
     """Return one component without its backslashes, or None if it contains a glob."""
-    plain: list[str] = []
+    literal: list[str] = []
     chars = iter(part)
     for char in chars:
         if char in "*?[":
             return None
-        plain.append(next(chars, "\\") if char == "\\" else char)
-    return "".join(plain)
+        literal.append(next(chars, "\\") if char == "\\" else char)
+    return "".join(literal)

@@ -1,4 +1,4 @@
-"""Sandbox levels: how strongly commands are isolated on this machine, found by trying."""
+"""Sandbox levels: how strongly commands are isolated on this machine."""
 
 from enum import StrEnum
 

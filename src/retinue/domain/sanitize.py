@@ -1,4 +1,4 @@
-"""Make text safe to show: no terminal control, nothing hidden from a reader or a model."""
+"""Make text safe to show: neutralise terminal control sequences and reveal hidden characters."""
 
 import re
 from functools import cache
@@ -21,10 +21,9 @@ surrogates.
 """
 
 _HIDDEN_FROM_READERS = _NEVER_IN_PROSE + "\u2028-\u202c\u2060-\u206f\ufeff"
-"""Characters that make a model read something else than a person.
+"""Characters that let a model read something that a person does not see.
 
-That is the former, and what turns or hides the text around it. Marks that languages are written with are not
-included.
+In addition to the above, these reorder or hide text. Marks that languages need are not included.
 """
 
 _EMOJI = "\u2190-\u21ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
@@ -39,7 +38,7 @@ def _unsafe_in_prose() -> re.Pattern[str]:
 
 @cache
 def _unsafe_in_name() -> re.Pattern[str]:
-    """A joiner between two emoji forms one picture; anywhere else it hides text."""
+    """Return the expression for unsafe characters, and for zero-width joiners except between two emoji."""
     return re.compile(
         f"\r\n|[{_CONTROL_CHARACTERS}{_INVISIBLE_CHARACTERS}]|(?<![{_EMOJI}\ufe0f])\u200d|\u200d(?![{_EMOJI}])"
     )
@@ -47,7 +46,7 @@ def _unsafe_in_name() -> re.Pattern[str]:
 
 @cache
 def _hidden_from_readers() -> re.Pattern[str]:
-    """Thai, Lao, Burmese and Khmer separate words with a zero-width space."""
+    """Return the expression for hidden characters, except the word separator of Thai, Lao, Burmese and Khmer."""
     return re.compile(f"[{_HIDDEN_FROM_READERS}]|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b")
 
 
@@ -74,9 +73,9 @@ _CONTROL_BYTES = bytes({*range(0x20), 0x7F, *range(0x80, 0xA0)} - {0x09, 0x0A, 0
 
 
 def safe_text(text: str) -> str:
-    """Return prose that is safe for a terminal: control characters and smuggled characters become symbols.
+    """Return prose that is safe for a terminal, with symbols for control and hidden characters.
 
-    Each character is replaced on its own, so pieces of a stream may be passed one by one.
+    Each character is replaced independently, so pieces of a stream can be passed one by one.
     """
     return text if text.isascii() and text.isprintable() else _unsafe_in_prose().sub(_visible_symbol, text)
 

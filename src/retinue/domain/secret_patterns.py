@@ -19,9 +19,9 @@ _BASE64_CHARS = _ALPHANUMERIC + "+/="
 _VALUE_CHARS = _ALPHANUMERIC + r"_+/=.!@#%^&*~\-"
 
 _TOKEN_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2}))"  # noqa: S105  (a pattern)
-"""Where a key may begin: not within a word.
+"""A position where a key may begin, which is not inside a word.
 
-An escaped line end in JSON, or a byte of a URL, does not count as part of a word.
+An escaped newline in JSON or a percent-encoded byte of a URL does not count as part of a word.
 """
 
 
@@ -51,7 +51,7 @@ SecretPattern = tuple[PatternPart, ...]
 
 
 def _has_digit(chars: str) -> Lookaround:
-    """Require a digit: names in code begin like keys too, but have none."""
+    """Require a digit, because names in code may begin like keys but rarely contain one."""
     return Lookaround(rf"(?=[{chars}]{{0,512}}\d)")
 
 
@@ -261,7 +261,7 @@ def _private_key_regex() -> re.Pattern[str]:
 
 @cache
 def _unfinished_key_regex() -> re.Pattern[str]:
-    """A private key without its end: its lines as far as they go."""
+    """Return the expression for a private key without its footer: its header and the lines that follow."""
     between, header = r"(?:\\[nr]|[\s>|\"'+])", r"[A-Za-z][A-Za-z-]{2,20}: (?:(?!-----)[^\n\\]){1,80}"
     line, last = (
         rf"{between}*+(?:{header}|[{_BASE64_CHARS}]{{16,100}})",
@@ -322,9 +322,9 @@ def find_secrets(text: str, start: int = 0) -> list[Span]:
 
 
 def undecided_start(text: str, secrets: list[Span], start: int = 0) -> int:
-    """Return the position from which the text must wait for more.
+    """Return the position from which the text is, or may become, a secret.
 
-    From there on it is, or may become, a secret.
+    In a stream, the text from there on must wait for more input.
     """
     at = max(start, len(text) - MAX_SECRET_CHARS)
     first = len(text)
@@ -354,9 +354,7 @@ def _may_contain_open_secret(text: str, at: int) -> bool:
 
 
 def _ends_in_word(before: str) -> bool:
-    """Return True if the text ends in a word; escapes, which end in a letter or digit too, are left to the
-    expression.
-    """
+    """Return True if the text ends in a word; the expression handles escapes, which also end in a letter or digit."""
     last = before[-1:]
     return last.isascii() and last.isalnum() and not {"\\", "%"} & set(before[-6:])
 
@@ -369,7 +367,7 @@ def _is_unfinished_key(text: str, each: Span) -> bool:
 def _find_near_runs(text: str, start: int) -> Iterator[Span]:
     """Find labelled and prefixed secrets.
 
-    The expression is tried only where enough token characters stand in a row and a prefix is near.
+    The expression is tried only where a prefix is near a long enough row of token characters.
     """
     mask = text.encode("latin-1", "replace").translate(_SECRET_CHAR_MASK)
     regions: list[tuple[int, int]] = []

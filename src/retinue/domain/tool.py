@@ -81,8 +81,8 @@ def api_tool_name(name: str) -> str:
     """
     if name.isidentifier() and name.isascii() and len(name) <= MAX_API_NAME_CHARS:
         return name
-    plain = _UNSAFE_CHARACTER.sub("_", name.replace(".", "__")) or "unknown"
-    if len(plain) <= MAX_API_NAME_CHARS:
-        return plain
+    safe_name = _UNSAFE_CHARACTER.sub("_", name.replace(".", "__")) or "unknown"
+    if len(safe_name) <= MAX_API_NAME_CHARS:
+        return safe_name
     hash_suffix = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{plain[: MAX_API_NAME_CHARS - len(hash_suffix) - 1]}_{hash_suffix}"
+    return f"{safe_name[: MAX_API_NAME_CHARS - len(hash_suffix) - 1]}_{hash_suffix}"

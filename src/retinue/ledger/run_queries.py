@@ -193,10 +193,10 @@ def _select_statement(
 
     Live runs are selected status by status: for a list, SQLite would build a temporary table per query.
     """
-    given_positions = [number for number, given in enumerate(is_given) if given]
-    conditions = [_CONDITIONS[number] for number in given_positions]
+    filter_positions = [number for number, given in enumerate(is_given) if given]
+    conditions = [_CONDITIONS[number] for number in filter_positions]
     conditions += [] if started is None else [f"(started_at IS NOT NULL)={int(started)}"]
-    positions = tuple(number for number in given_positions if number != _TOP_ONLY)
+    positions = tuple(number for number in filter_positions if number != _TOP_ONLY)
     awaited_conditions = [] if awaited is None else [f"awaited={int(awaited)}"]
     if _is_live_filter(status):
         index = _index_for(is_given)
@@ -217,7 +217,7 @@ def _select_statement(
     conditions += awaited_conditions
     conditions += [] if status is None else [f"status IN ({', '.join(_status_literals(status))})"]
     if is_given[_ROOT]:
-        conditions[given_positions.index(_ROOT)] = _IN_TREE
+        conditions[filter_positions.index(_ROOT)] = _IN_TREE
         root_position = positions.index(_ROOT)
         positions = (*positions[:root_position], _ROOT, *positions[root_position:])
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""

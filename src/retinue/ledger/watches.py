@@ -112,10 +112,12 @@ def _select_rows(
 
     Flags are literals in the statement, because only then does SQLite use the partial index.
     """
-    given = [(name, value) for name, value in filters.items() if value is not None]
-    terms = [f"{name}={int(value)}" if isinstance(value, bool) else f"{name}=?" for name, value in given]
+    active_filters = [(name, value) for name, value in filters.items() if value is not None]
+    terms = [
+        f"{name}={int(value)}" if isinstance(value, bool) else f"{name}=?" for name, value in active_filters
+    ]
     where = f" WHERE {' AND '.join(terms)}" if terms else ""
-    values = [replace_surrogates(value) for _, value in given if isinstance(value, str)]
+    values = [replace_surrogates(value) for _, value in active_filters if isinstance(value, str)]
     if prefix:
         where += f"{' AND' if where else ' WHERE'} id >= ? AND id < ?"
         values += [replace_surrogates(prefix), f"{replace_surrogates(prefix)}\U0010ffff"]

@@ -225,8 +225,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         is_private = self.is_private_tmp(real_path)
         if access == "write" and not self.writable and not is_private:
             return Verdict(ok=False, rule="the workspace is read-only")
-        hit = first_match(self.patterns_for(access, real_path), real_path)
-        if hit is None:
+        pattern = first_match(self.patterns_for(access, real_path), real_path)
+        if pattern is None:
             return Verdict(ok=False, rule=f"nothing allows {access}")
         if not is_private:
             granted_pattern = first_match(
@@ -240,7 +240,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
                     or ceiling.deny_objection(real_path)
                 ):
                     return Verdict(ok=False, rule=objection)
-        return Verdict(ok=True, rule=f"{access} {hit}")
+        return Verdict(ok=True, rule=f"{access} {pattern}")
 
     def is_private_tmp(self, name: str) -> bool:
         """Return True if a path is in the agent's own /tmp.
@@ -268,10 +268,10 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         """Return the rule that closes a path whatever else allows it, or None."""
         if closed := self._closed_or_denied_rule(real_path):
             return closed
-        hit = first_match(self.retinue_paths, real_path)
-        if hit is None or (self.is_worktree and matches(subtree_pattern(self.root), real_path)):
+        pattern = first_match(self.retinue_paths, real_path)
+        if pattern is None or (self.is_worktree and matches(subtree_pattern(self.root), real_path)):
             return None
-        return None if self._skill_pattern(real_path, access) else f"always closed {hit}"
+        return None if self._skill_pattern(real_path, access) else f"always closed {pattern}"
 
     def _skill_pattern(self, real_path: str, access: FileAccess) -> str | None:
         """Return the pattern of the skill folder that contains the path, if it is one of this agent's and
@@ -285,14 +285,14 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
 
     def _closed_or_denied_rule(self, real_path: str) -> str | None:
         for globs, word in ((self.closed_paths, "always closed"), (self.deny, "deny")):
-            if hit := first_match(globs, real_path, ignore_case=True):
-                return f"{word} {hit}"
+            if pattern := first_match(globs, real_path, ignore_case=True):
+                return f"{word} {pattern}"
         return None
 
     def check_command(self, text: str) -> Verdict:
         """Check whether a command may run at all; the sandbox enforces what it can access."""
-        if hit := shell_commands.denied_text(text, self.shell_commands):
-            return Verdict(ok=False, rule=f"shell_commands deny {hit}")
+        if denied := shell_commands.denied_text(text, self.shell_commands):
+            return Verdict(ok=False, rule=f"shell_commands deny {denied}")
         return Verdict(ok=True, rule="nothing denies it")
 
     def is_guarded(self, real_path: str) -> bool:
