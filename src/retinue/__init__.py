@@ -1,4 +1,4 @@
-"""A runtime for sub-agents with file-based conversations, shrinking rights and crash recovery."""
+"""A runtime for agents and sub-agents: conversations are files, permissions only narrow, crashes lose nothing."""
 
 # pyright: reportUnsupportedDunderAll=false
 # Names are provided by __getattr__ below; __init__.pyi declares their types.

@@ -57,7 +57,7 @@ COMMANDS = {
             "retinue.cli.skills:skills",
         ),
         "pool": (
-            "manage agents that can be asked again by other agents",
+            "manage the pool of agents that can get another task",
             "retinue.cli.pool:pool",
         ),
     },

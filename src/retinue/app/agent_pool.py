@@ -16,26 +16,26 @@ async def list_pool_agents(home: HomeAccess) -> list[PoolEntry]:
     Agents whose session is deleted or whose preset is unreadable are left out.
     """
     runs = await home.ledger.read(lambda tx: tx.find_runs())
-    use_by_session: dict[str, tuple[PooledSession, str, datetime]] = {}
-    for use in agent_pool.available_sessions(agent_pool.pooled_sessions(runs), home.clock.now()):
+    pooled_by_session: dict[str, tuple[PooledSession, str, datetime]] = {}
+    for pooled in agent_pool.available_sessions(agent_pool.pooled_sessions(runs), home.clock.now()):
         with suppress(RetinueError):
-            session = await home.store.find(use.path)
+            session = await home.store.find(pooled.path)
             if not session.attributes.get(agent_pool.RETIRED_ATTRIBUTE):
-                use_by_session[use.session_id] = (
-                    use,
-                    await _pool_key(home, session, use),
+                pooled_by_session[pooled.session_id] = (
+                    pooled,
+                    await _pool_key(home, session, pooled),
                     session.created_at,
                 )
-    return agent_pool.pool_entries(use_by_session)
+    return agent_pool.pool_entries(pooled_by_session)
 
 
-async def _pool_key(home: HomeAccess, session: Session, use: PooledSession) -> str:
+async def _pool_key(home: HomeAccess, session: Session, pooled: PooledSession) -> str:
     agent, _ = await home.store.read_preset(session)
-    return agent_pool.pool_key(agent, agent_pool.prompt_without_task(agent.prompt, use.task))
+    return agent_pool.pool_key(agent, agent_pool.prompt_without_task(agent.prompt, pooled.task))
 
 
 async def retire_pool_agents(home: HomeAccess, ref: str | None = None) -> list[PoolEntry]:
-    """Retire one agent, or all idle ones: their ids stop working, their sessions stay.
+    """Retire one agent, or all idle ones: their ids become invalid, their sessions stay.
 
     Raises:
         NotFound: The pool has no such agent.

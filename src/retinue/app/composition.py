@@ -57,19 +57,21 @@ def scheduler_callbacks(
         await run_control.wake_overdue_runs(context)
         return await run_control.runs_woken_elsewhere(context)
 
-    async def release_resources() -> None:
+    async def requeue_abandoned_runs() -> None:
         await requeue_dead_runs(context, is_alive)
         await requeue_disk_waiters(context, is_alive)
 
     return SchedulerCallbacks(
         claim_run=lambda run_id: claim_run(run_id, context),
-        execute_run=lambda run_id, born: run_agent_loop(run_id, context, interruptions, created=born),
+        execute_run=lambda run_id, created_run: run_agent_loop(
+            run_id, context, interruptions, created=created_run
+        ),
         fail_run=report_failure,
         has_ended=is_finished,
         find_cancel_requests=lambda: run_control.requested_cancellations(context),
         deliver_interrupts=lambda: apply_requested_interruptions(context, interruptions),
         find_resumable_runs=runs_to_wake,
-        release_dead_claims=release_resources,
+        release_dead_claims=requeue_abandoned_runs,
         notify_watchers=WatcherNotifier(context).notify_watchers,
         wake_overdue_runs=wake_overdue,
         has_changes=has_changes,
@@ -77,9 +79,9 @@ def scheduler_callbacks(
 
 
 def _is_suspended_here(run: Run, context: RuntimeContext, is_alive: Callable[[str], bool]) -> bool:
-    """Return whether a waiting run can only be continued from here.
+    """Return whether a run waits and no other process will continue it.
 
-    That is so if it is ours, or an idle daemon's, or its owner is dead: no other process will end it.
+    Its owner is this process, the connected daemon, or a process that is dead.
     """
     is_ours = run.owner_id in (context.owners.own_id, context.owners.id_for_new_run())
     return run.status is Status.WAITING and (is_ours or not is_alive(run.owner_id))
@@ -115,17 +117,17 @@ def build_tool_table(config: Config, program_tools: Sequence[Tool]) -> dict[str,
     Raises:
         UsageError: Two tools have the same name.
     """
-    table = built_in_tools()
+    tool_by_name = built_in_tools()
     if config.web_hosts:
         from retinue.tools.web.web_fetch import make_web_fetch
 
-        table["web_fetch"] = make_web_fetch(_web_fetcher(config.web_hosts))
+        tool_by_name["web_fetch"] = make_web_fetch(_web_fetcher(config.web_hosts))
     for tool in (*(_import_tool(reference) for reference in config.tools), *program_tools):
         name = tool.spec.name
-        if name in table:
+        if name in tool_by_name:
             raise UsageError(f"A tool named {name!r} already exists. Give your tool another name.")
-        table[name] = tool
-    return table
+        tool_by_name[name] = tool
+    return tool_by_name
 
 
 def _web_fetcher(hosts: Sequence[str]) -> Callable[[str], Awaitable[FetchedPage]]:

@@ -147,7 +147,7 @@ def build_context(
             id_for_new_run=daemon.new_run_owner_id,
             is_alive=is_owner_alive,
         ),
-        find_skills=lambda agent, at: skills.all(at, from_project_only=not agents.has_own(agent)),
+        find_skills=lambda agent, folder: skills.all(folder, from_project_only=not agents.has_own(agent)),
         minimum_sandbox_level=SandboxLevel(config.sandbox_minimum),
         approval_policy=ApprovalPolicy(config.approvals),
         ask_user=ask,
@@ -199,7 +199,7 @@ def _acquire_owner(config: Config, *, read_only: bool) -> ProcessLock | NoProces
 
 
 def _load_sandbox(config: Config) -> SandboxLoader:
-    """Return the sandbox, after undoing what commands of killed processes left behind."""
+    """Return the sandbox, after cleaning up after commands of killed processes."""
     sandbox = SandboxLoader(config)
     with suppress(OSError):  # leftovers must not prevent a start
         for note in sandbox.clean_up_killed_commands():

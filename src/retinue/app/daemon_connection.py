@@ -56,9 +56,9 @@ class DaemonConnection:
                 self._events.daemon_link = None
 
     async def follow(self, runs: Sequence[Run]) -> None:
-        """Make the daemon check those of these runs that it owns, and follow them.
+        """Notify the daemon, and follow those of these runs that it owns.
 
-        Events that a lost connection drops are replayed.
+        If the connection is lost, missed events are replayed from the runs' files.
         """
         if (link := self.link) is not None:
             link.request_notification()

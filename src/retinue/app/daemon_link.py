@@ -23,13 +23,13 @@ RECONNECT_DELAY_SECONDS = 0.05
 
 
 class DaemonLinkState(StrEnum):
-    """Relation of this process to the daemon of its home."""
+    """State of the link from this process to the daemon of its home."""
 
-    NO_DAEMON = "alone"
+    NO_DAEMON = "no_daemon"
     """There is no daemon, or it is shutting down."""
-    LINKED = "beside"
-    SETTINGS_DIFFER = "strangers"
-    """There is a daemon, but with other settings, so runs started here are worked on here."""
+    LINKED = "linked"
+    SETTINGS_DIFFER = "settings_differ"
+    """There is a daemon with other settings, so this process executes its own runs."""
 
 
 class DaemonLink:
@@ -78,9 +78,9 @@ class DaemonLink:
             await daemon_client.ping_daemon(self._config.home)
 
     async def receive_events(self, after: int) -> None:
-        """Receive events until the daemon is gone for good.
+        """Receive events until the daemon has exited.
 
-        A daemon that dropped the connection only because it was busy is connected to again.
+        Reconnects if the daemon only dropped the connection, as it does for slow clients.
         """
         self._last_seq = after
         while not self.disconnected.is_set():
@@ -135,24 +135,28 @@ async def open_daemon_link(
         The state of the link, and the link itself, or None if there is no usable daemon.
         A daemon that does not respond in time is not usable.
     """
-    hello = (
+    daemon_info = (
         await daemon_client.ping_daemon(config.home)
         if config.is_persistent and (config.home / daemon_client.SOCKET_NAME).exists()
         else None
     )
-    if hello is None or not hello["accepts_runs"] or hello.get("settings") != config.fingerprint():
+    if (
+        daemon_info is None
+        or not daemon_info["accepts_runs"]
+        or daemon_info.get("settings") != config.fingerprint()
+    ):
         yield (
             (
                 DaemonLinkState.SETTINGS_DIFFER
-                if hello and hello["accepts_runs"]
+                if daemon_info and daemon_info["accepts_runs"]
                 else DaemonLinkState.NO_DAEMON
             ),
             None,
         )
         return
-    link = DaemonLink(config, hello["owner"], replay)
+    link = DaemonLink(config, daemon_info["owner"], replay)
     tasks = [
-        asyncio.ensure_future(link.receive_events(hello["seq"])),
+        asyncio.ensure_future(link.receive_events(daemon_info["seq"])),
         asyncio.ensure_future(link.run_notifier()),
     ]
     try:

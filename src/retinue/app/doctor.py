@@ -38,7 +38,9 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 def machine_findings(config: Config) -> list[Finding]:
     """Check Python, the home folder, credentials, the configuration and the default model."""
-    opener = "step by step, without openat2" if best_opener() is walk_open else "openat2"
+    opener = (
+        "one folder at a time, because openat2 is not available" if best_opener() is walk_open else "openat2"
+    )
     return [
         Finding(
             status="ok",
@@ -179,19 +181,19 @@ async def session_findings(
     """
     findings = [Finding(status="ok", message=f"{len(sessions)} sessions, {len(runs)} runs")]
     known_run_ids = {run.id for run in runs}
-    surveys: dict[str, SessionScan] = {}
+    scans: dict[str, SessionScan] = {}
     for session in sessions:
         path = f"{session.path}/session.md"
-        survey = await store.scan(session)
-        surveys[session.id] = survey
-        bad = [*survey.problems, *await store.problems(session)]
+        scan = await store.scan(session)
+        scans[session.id] = scan
+        bad = [*scan.problems, *await store.problems(session)]
         findings += [
             Finding(
                 status="bad", message=problem, advice=f"repair {path} by hand; Retinue does not change it"
             )
             for problem in bad
         ]
-        if unknown_runs := survey.run_ids - known_run_ids:
+        if unknown_runs := scan.run_ids - known_run_ids:
             message = f"{path} mentions {len(unknown_runs)} runs that are not in the ledger"
             findings.append(
                 Finding(
@@ -201,11 +203,11 @@ async def session_findings(
                 )
             )
         if _was_cleared(session):
-            surveys.pop(session.id)
-    return findings + _missing_reply_findings(surveys, runs)
+            scans.pop(session.id)
+    return findings + _missing_reply_findings(scans, runs)
 
 
-def _missing_reply_findings(surveys: Mapping[str, SessionScan], runs: Sequence[Run]) -> list[Finding]:
+def _missing_reply_findings(scans: Mapping[str, SessionScan], runs: Sequence[Run]) -> list[Finding]:
     """Report finished runs whose replies are missing from their files.
 
     Nothing is restored: a person may have removed them on purpose, and the run's record still has its final
@@ -213,13 +215,13 @@ def _missing_reply_findings(surveys: Mapping[str, SessionScan], runs: Sequence[R
     """
     findings: list[Finding] = []
     for run in runs:
-        if run.status is not Status.DONE or (survey := surveys.get(run.session_id)) is None:
+        if run.status is not Status.DONE or (scan := scans.get(run.session_id)) is None:
             continue
         advice = f"the file was edited; `retinue runs show {run.id}` still has the result"
-        if run.id not in survey.run_ids:
+        if run.id not in scan.run_ids:
             message = f"run {run.id} is done, but {run.transcript_path} has no entry of it"
             findings.append(Finding(status="warn", message=message, advice=advice))
-        elif (saved_replies := survey.replies.get(run.id, 0)) < run.turns:
+        elif (saved_replies := scan.replies.get(run.id, 0)) < run.turns:
             message = f"run {run.id} is done, but {run.transcript_path} has only {saved_replies} of its {run.turns} replies"
             findings.append(Finding(status="warn", message=message, advice=advice))
     return findings

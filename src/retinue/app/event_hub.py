@@ -16,7 +16,7 @@ class EventHub:
 
     def __init__(self, event_log: EventLog, defects: DefectLog) -> None:
         self.daemon_link: DaemonLink | None = None
-        """The open link to a daemon, which sends the events of its runs and must learn about ours."""
+        """The open link to a daemon, which sends the events of its runs and is notified of ours."""
         self._event_log = event_log
         self._defects = defects
         self._listeners: list[Callable[[Event], None]] = []
@@ -55,7 +55,7 @@ class EventHub:
         self.notify_listeners(event)
 
     def notify_listeners(self, event: Event) -> None:
-        """Deliver an event as it is, for events that another process emitted."""
+        """Deliver an event unchanged; also used for events that another process emitted."""
         for listener in tuple(self._listeners):
             try:
                 listener(event)

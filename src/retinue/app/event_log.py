@@ -30,7 +30,7 @@ LogRecord = tuple[dict[str, Any], dict[str, Any]]
 
 
 class EventLog:
-    """Log lines at three levels: `info` for success, `error` for failure, `warn` for everything unusual."""
+    """Log operations at three levels: `info` for success, `error` for failure, `warn` for warnings."""
 
     def __init__(self, home: Path, redact: Callable[[str], str], clock: Clock) -> None:
         self._file = LogFile(home)

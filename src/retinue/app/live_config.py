@@ -30,7 +30,7 @@ CONFIG_READABLE_AGAIN = "The configuration was read again. Its deny rules apply 
 
 
 class LiveConfig:
-    """The operator's policy and prices, always as they are in the configuration file now.
+    """The operator's policy and prices, as currently set in the configuration file.
 
     A new deny rule takes effect as soon as it is in the file. A file that cannot be read changes nothing: the
     last readable version stays in effect, and one warning is issued for each state of the file.
@@ -41,7 +41,7 @@ class LiveConfig:
         """Receives warnings for the operator; they are logged in any case."""
         self._config = config
         self._now = now
-        self._unreadable = False
+        self._is_unreadable = False
         self._folder = os.fspath(config.config_dir)
         self._files = [os.fspath(config.config_dir / name) for name in ("config.toml", "config.json")]
         self._stamps: list[FileStamp] = []
@@ -56,7 +56,7 @@ class LiveConfig:
         self._prices = config.prices
 
     def prices(self) -> Prices:
-        """Return token prices as in the file now."""
+        """Return the token prices currently set in the file."""
         self()
         return self._prices
 
@@ -80,11 +80,11 @@ class LiveConfig:
                     {**self._config.env, "RETINUE_CONFIG": os.fspath(self._config.config_dir)}
                 )
             except (RetinueError, OSError) as error:
-                self._unreadable = True
+                self._is_unreadable = True
                 self._warn(CONFIG_UNREADABLE.format(why=str(error).rstrip(".")))
                 return
-            if self._unreadable:
-                self._unreadable = False
+            if self._is_unreadable:
+                self._is_unreadable = False
                 self._warn(CONFIG_READABLE_AGAIN)
             self._prices = reloaded.prices
             self._operator_policy = operator_policy_from_config(

@@ -46,16 +46,16 @@ class LogFile:
             os.close(fd)
 
     def _open_current(self) -> int:
-        """Open the file that has the log's name now, if it is another one, and return its size."""
-        found = None
+        """Reopen the log if it was rotated or renamed, and return its size."""
+        stats = None
         with suppress(FileNotFoundError):
-            found = os.lstat(self._path)
-        if found is None or (found.st_dev, found.st_ino) != self._inode:
+            stats = os.lstat(self._path)
+        if stats is None or (stats.st_dev, stats.st_ino) != self._inode:
             self.close()
             self._fd = _open_log_file(self._folder, LOG_NAME)
-            found = os.fstat(self._fd)
-            self._inode = (found.st_dev, found.st_ino)
-        return found.st_size
+            stats = os.fstat(self._fd)
+            self._inode = (stats.st_dev, stats.st_ino)
+        return stats.st_size
 
 
 def _encode_line(line: Mapping[str, Any]) -> bytes:

@@ -124,7 +124,7 @@ class McpServerService:
         return call_tool
 
     def _mark_changed(self, server: str, found: ToolComparison) -> None:
-        """Record that a trusted tool changed; one that is merely gone may come back unchanged."""
+        """Record that a trusted tool changed; one that is only missing may come back unchanged."""
         if found.pinned is not None and found.trust_state is not TrustState.GONE:
             new_hash = "unfit" if found.current is None or found.problem else found.current.hash
             self._pins.mark_changed(server, PinnedTool(tool=found.pinned), new_hash)

@@ -121,9 +121,9 @@ class MessageService:
     async def _select_conversation(
         self, agent: str, selector: str, request: MessageRequest
     ) -> Session | None:
-        """Return the session that is meant, or None for a new one.
+        """Return the selected session, or None for a new one.
 
-        A repeated key means the session that the first message with it went to.
+        A repeated idempotency key selects the session of the first message with that key.
         """
         key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}"
         if request.idempotency_key and (
@@ -190,21 +190,21 @@ class MessageService:
         if key in self._message_key_cache:
             run, text = self._message_key_cache[key]
             return await self._runs.find(run), text
-        span = PageRequest(limit=1, around=keyed_entry_id(key), within_bytes=WINDOW_BYTES)
+        page = PageRequest(limit=1, around=keyed_entry_id(key), within_bytes=WINDOW_BYTES)
         with suppress(NotFound):
-            for entry in await self._context.store.read_page(session, span):
+            for entry in await self._context.store.read_page(session, page):
                 if isinstance(entry, Message):
                     return await self._runs.find(entry.run), entry.text
         return None
 
     def _check_same_message(self, run: Run, text: str, session: Session, request: MessageRequest) -> Run:
-        """Return the run if the key was used for this very message; otherwise raise Conflict."""
+        """Return the run if the key was used for the same message; otherwise raise Conflict."""
         if run.session_id == session.id and text == self._context.redact(request.content):
             return run
         raise _key_conflict(request.idempotency_key, run)
 
     async def _discard_sent_draft(self, session: Session, content: str) -> None:
-        """Clear a saved draft that is the beginning of this message, so that the text is not there twice."""
+        """Clear a saved draft that this message starts with, so that its text is not stored twice."""
         live = await self._context.ledger.read(
             lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
         )

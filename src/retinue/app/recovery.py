@@ -11,7 +11,7 @@ from retinue.runtime.watchers import send_missed_updates
 
 
 async def clean_up_before_resuming(context: AppContext) -> None:
-    """Close what expired or was left by dead processes, so that runs are resumed from a settled state."""
+    """Expire approvals, delete temporary sessions, and requeue runs of dead processes, before runs are resumed."""
     runtime = context.runtime
     await run_control.expire_approvals(runtime, is_alive=context.is_owner_alive, adopt=False)
     await delete_temporary_sessions(runtime)

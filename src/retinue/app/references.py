@@ -1,4 +1,4 @@
-"""Resolve what a person names: a session by its names or runs, a run by its id or session."""
+"""Resolve references given by users: to a session by its names or runs, to a run by its id or session."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Find disagreements between session files and the ledger, and repair them without dropping anything."""
+"""Find inconsistencies between session files and the ledger, and repair them without losing data."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ RepairAction = Callable[[], Awaitable[str]]
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """A disagreement; `repair`, if there is one, fixes it and returns what it did."""
+    """An inconsistency; `repair`, if there is one, fixes it and returns a description of the fix."""
 
     message: str
     advice: str = REPAIR_COMMAND
@@ -117,10 +117,10 @@ class RepairService:
             return None
         path = str(self._context.ledger.path)
         try:
-            kept_path = await self._set_ledger_aside()
+            backup_path = await self._back_up_damaged_ledger()
         except RetinueError as error:
             raise Unreadable(path, f"the ledger is damaged ({found}): {error}") from error
-        message = f"the ledger was damaged ({found}) and was kept as {kept_path}; {NEW_LEDGER_ADVICE}"
+        message = f"the ledger was damaged ({found}) and was kept as {backup_path}; {NEW_LEDGER_ADVICE}"
         append_log_line(self._context.config.home, {"at": "start", "level": "error", "ledger": message})
         return message
 
@@ -130,11 +130,11 @@ class RepairService:
         Errors are ignored: leftovers must never prevent a start.
         """
 
-        async def occupied() -> set[str]:
+        async def folders_in_use() -> set[str]:
             return occupied_folders(await self._context.store.sessions(), await self._runs.list(live=True))
 
         with suppress(OSError, RetinueError):
-            for worktree in await self._context.worktrees.remove_abandoned(occupied):
+            for worktree in await self._context.worktrees.remove_abandoned(folders_in_use):
                 append_log_line(
                     self._context.config.home,
                     {"at": "start", "a worktree without a session was removed": worktree},
@@ -142,7 +142,7 @@ class RepairService:
 
     async def _repair_ledger(self, ledger_report: list[Finding]) -> list[Finding]:
         try:
-            kept_path = await self._set_ledger_aside()
+            backup_path = await self._back_up_damaged_ledger()
         except RetinueError as error:
             return [
                 *ledger_report,
@@ -151,12 +151,12 @@ class RepairService:
         return [
             Finding(
                 status="repaired",
-                message=f"the damaged ledger was kept as {kept_path}, and a new one was created",
+                message=f"the damaged ledger was kept as {backup_path}, and a new one was created",
                 advice=NEW_LEDGER_ADVICE,
             )
         ]
 
-    async def _set_ledger_aside(self) -> Path:
+    async def _back_up_damaged_ledger(self) -> Path:
         if others := self._other_owners():
             raise SessionLocked(
                 f"{self._context.ledger.path} is in use by other processes. End them first: {', '.join(others)}"
@@ -196,7 +196,7 @@ class RepairService:
             *await self._undeliverable_results(sessions, runs),
             *await self._undeleted_temporary_sessions(),
             *self._leftover_folders({each.id for each in sessions}),
-            *self._kept_ledgers(),
+            *self._damaged_ledger_copies(),
         ]
 
     async def _runs_without_session(self, runs: Sequence[Run]) -> list[Problem]:
@@ -251,7 +251,7 @@ class RepairService:
     async def _undeleted_temporary_sessions(self) -> list[Problem]:
         """Find temporary sessions that a crash left behind after their results were delivered."""
 
-        async def clear_sessions() -> str:
+        async def delete_sessions() -> str:
             await delete_temporary_sessions(replace(self._context.runtime, worker=IdleWorker()))
             remaining = len(
                 await self._context.ledger.read(lambda tx: tx.find_deliveries(with_session_to_delete=True))
@@ -263,7 +263,7 @@ class RepairService:
             await self._context.ledger.read(lambda tx: tx.find_deliveries(with_session_to_delete=True))
         )
         message = f"{count} temporary sessions were not deleted"
-        return [Problem(message=message, repair=clear_sessions)] if count else []
+        return [Problem(message=message, repair=delete_sessions)] if count else []
 
     def _leftover_folders(self, session_ids: set[str]) -> list[Problem]:
         """Find unfinished session folders, and the /tmp and program homes of sessions deleted long ago."""
@@ -278,7 +278,7 @@ class RepairService:
         message = f"{len(unfinished) + len(expired)} folders were left behind by crashes or deleted sessions"
         return [Problem(message=message, repair=remove_leftovers)] if unfinished or expired else []
 
-    def _kept_ledgers(self) -> list[Problem]:
+    def _damaged_ledger_copies(self) -> list[Problem]:
         paths = damaged_copies(self._context.ledger.path)
         advice = "keep or remove it; Retinue does not use it"
         return [Problem(message=f"a damaged ledger was kept as {path}", advice=advice) for path in paths]

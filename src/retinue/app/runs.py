@@ -20,7 +20,7 @@ from retinue.app.run_views import (
     run_tree,
     side_effects_json,
 )
-from retinue.app.sandbox_loader import loosest_sandbox_level
+from retinue.app.sandbox_loader import lowest_command_level
 from retinue.app.tree_activity import is_any_run_active, is_tree_active
 from retinue.domain.pricing import CostSummary, run_cost, summarize_costs
 from retinue.domain.providers import CLI_AGENTS
@@ -384,7 +384,7 @@ class RunService:
             return None
         store = self._context.store
         try:
-            return await loosest_sandbox_level(run.id, store.iter_entries(await store.find(run.session_id)))
+            return await lowest_command_level(run.id, store.iter_entries(await store.find(run.session_id)))
         except NotFound:
             return None
 

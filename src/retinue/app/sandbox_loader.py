@@ -17,7 +17,7 @@ SANDBOX_LEVEL_VARIABLE = "RETINUE_SANDBOX"
 
 
 class SandboxLoader:
-    """Access to the sandbox that costs nothing for runs without commands."""
+    """Lazy access to the sandbox: nothing is loaded or probed for runs without commands."""
 
     def __init__(self, config: Config) -> None:
         level_name = config.env.get(SANDBOX_LEVEL_VARIABLE) or SandboxLevel.STRICT
@@ -44,7 +44,7 @@ class SandboxLoader:
         return run_command
 
     def clean_up_killed_commands(self) -> list[str]:
-        """Undo what commands of killed processes left behind, and return a note for each repair."""
+        """Clean up after commands of killed processes, and return a note for each repair."""
         if not self._records_dir.is_dir() or not any(self._records_dir.iterdir()):
             return []
         from retinue.sandbox.file_snapshot import clean_up_killed_commands
@@ -76,7 +76,7 @@ class SandboxLoader:
         return make_shell_factory(self._probe, self._env, str(self._records_dir))
 
 
-async def loosest_sandbox_level(run_id: str, chunks: AsyncIterable[list[Entry]]) -> SandboxLevel | None:
+async def lowest_command_level(run_id: str, chunks: AsyncIterable[list[Entry]]) -> SandboxLevel | None:
     """Return the lowest sandbox level in this run's command results, or None if it ran no command."""
     command_call_ids: set[str] = set()
     lowest: SandboxLevel | None = None

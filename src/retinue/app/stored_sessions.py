@@ -88,11 +88,11 @@ class StoredSessions:
     async def to_json(self, ref: str) -> dict[str, Any]:
         """Return the JSON object that `sessions show --json` prints."""
         session = await self.find(ref)
-        survey = await self.home.store.scan(session)
+        scan = await self.home.store.scan(session)
         live = await self.home.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
         return session_as_json(session) | {
             **session_status(live).as_json(),
-            "entries": survey.entries,
+            "entries": scan.entries,
             "draft": self.home.redact(await self.home.store.read_draft(session)),
             "announcements": await announcement_rows(
                 session, await self.home.store.sessions(max_age_s=LIST_MAX_AGE_S), self.home.ledger
@@ -101,7 +101,7 @@ class StoredSessions:
             "questions": [each.as_json() for run in live for each in await open_questions(run, self.home)],
             "preset": await self._preset_origin(session),
             "permissions": await self._preset_permissions(session),
-            "problems": [*survey.problems, *await self.home.store.problems(session)],
+            "problems": [*scan.problems, *await self.home.store.problems(session)],
         }
 
     async def _pending_approvals_below(self, session: Session) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Start runs: in a new session, in an existing one, or as a child of a session."""
+"""Start runs in a new session, in an existing one, or as a child of a session."""
 
 import hashlib
 import os
@@ -247,7 +247,7 @@ def _workspace_policy(
     if writable and not policy.writable:
         rule = "writable: false" if agent.workspace.writable is False else "isolation: sandbox"
         raise Refused(
-            f"{agent.name} cannot write there: its definition says workspace {rule}, which no option overrides. "
+            f"{agent.name} cannot write there: its definition sets workspace {rule}, which no option overrides. "
             "Leave out --writable, or change the definition."
         )
     return policy

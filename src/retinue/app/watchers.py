@@ -12,7 +12,7 @@ from retinue.errors import NotFound
 from retinue.runtime import watchers
 
 DEFAULT_WATCHER = "pair"
-"""The watcher if none is named."""
+"""The default watcher."""
 
 
 class WatcherService:
@@ -56,20 +56,20 @@ class WatcherService:
         ]
 
     async def wait(self, session_id: str) -> None:
-        """Wait until a session's watchers have seen its latest state and replied.
+        """Wait until a session's watchers have received its latest entries and replied.
 
-        Only watchers that this process works on count. Called before exit, so that none is cut off.
+        Waits only for watchers that this process executes. Called before exit, so that none is interrupted.
         """
         for each in await self._context.ledger.read(lambda tx: tx.find_watches(session=session_id, on=True)):
             while (run := await self._live_watcher_run(each)) is not None:
                 await self._context.worker.wait(run.id)
 
-    async def _live_watcher_run(self, watched: Watch) -> Run | None:
-        caught_up = await watchers.send_missed_updates(self._context.runtime, watched.session)
+    async def _live_watcher_run(self, watch: Watch) -> Run | None:
+        updated = await watchers.send_missed_updates(self._context.runtime, watch.session)
         live = await self._context.ledger.read(
-            lambda tx: tx.find_runs(session=watched.watcher, status=LIVE_STATUSES)
+            lambda tx: tx.find_runs(session=watch.watcher, status=LIVE_STATUSES)
         )
-        return next((run for run in (*caught_up, *live) if run.owner_id == self._context.owner.id), None)
+        return next((run for run in (*updated, *live) if run.owner_id == self._context.owner.id), None)
 
     async def remove_for_sessions(self, deleted_ids: Collection[str]) -> None:
         """Stop watches whose watched or watching session was deleted."""

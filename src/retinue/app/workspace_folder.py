@@ -1,4 +1,4 @@
-"""The workspace folder that a program names."""
+"""Resolve the workspace folder of a request."""
 
 from pathlib import Path
 

@@ -105,7 +105,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         return self.config_dir / "skills"
 
     def default_model(self) -> str | None:
-        """Return `provider:model`, or None; NO_MODEL_MESSAGE then says what to set."""
+        """Return `provider:model`, or None if no model is configured or usable."""
         if self.model is not None:
             return self.model
         for name, provider in self.providers.items():
@@ -186,8 +186,8 @@ def load_config(env: Mapping[str, str], *, home: str | None = None) -> Config:
     file, raw = _read_config_file(folder)
     try:
         parsed = parse_settings(raw)
-    except InvalidValue as wrong:
-        raise BadConfig(f"{file}: {wrong}") from wrong
+    except InvalidValue as error:
+        raise BadConfig(f"{file}: {error}") from error
     home_dir = _home_dir(env, home)
     if home_dir.exists() and not home_dir.is_dir():
         raise BadConfig(
@@ -213,10 +213,10 @@ def _check_watchers_read_only(config: Config) -> None:
     Definitions are merged first, because the tools may be set in a file.
     """
     watchers = [each.name for each in config.agents if "watcher" in (each.partial.get("roles") or ())]
-    catalogue = FileAgentRegistry.from_settings(config)
+    registry = FileAgentRegistry.from_settings(config)
     for name in watchers:
         try:
-            catalogue.get(name)
+            registry.get(name)
         except NotFound as error:
             raise BadConfig(f"{config.file}: agents: {error.__cause__ or error}") from error
 
@@ -251,8 +251,8 @@ def _read_config_file(folder: Path) -> tuple[Path | None, dict[str, Any]]:
     names = ("config.toml", "config.json")
     try:
         existing = [folder / name for name in names if lstat_stamp(folder / name) is not None]
-    except BadDefinition as bad:
-        raise BadConfig(str(bad)) from bad
+    except BadDefinition as error:
+        raise BadConfig(str(error)) from error
     if len(existing) > 1:
         raise BadConfig(f"{folder}: contains both config.toml and config.json. Remove one of them.")
     if not existing:
@@ -261,10 +261,10 @@ def _read_config_file(folder: Path) -> tuple[Path | None, dict[str, Any]]:
     try:
         text = read_text_file(path)
         raw = strict_json.parse_json(text) if path.suffix == ".json" else _parse_toml(text)
-    except BadDefinition as bad:
-        raise BadConfig(str(bad)) from bad
-    except ParseError as mistake:
-        raise BadConfig(f"{path}:{mistake.line}: {mistake.problem}") from mistake
+    except BadDefinition as error:
+        raise BadConfig(str(error)) from error
+    except ParseError as error:
+        raise BadConfig(f"{path}:{error.line}: {error.problem}") from error
     if not isinstance(raw, dict):
         raise BadConfig(f"{path}: must be a map of settings, but is {validators.describe_type(raw)}")
     return path, cast("dict[str, Any]", raw)

@@ -92,12 +92,12 @@ def _on_http_error(_request: Request, error: Exception) -> Response:
 
 
 def _on_unhandled_error(_request: Request, _error: Exception) -> Response:
-    """Answer without any details: the middleware, which sees the error next, logs them."""
+    """Respond without details: the middleware, which receives the error next, logs them."""
     return http_error_response(HttpError(500, DEFECT_MESSAGE))
 
 
 def _on_routing_error(_request: Request, error: Exception) -> Response:
-    """Answer for an unknown address, or a method that it does not allow."""
+    """Respond to an unknown path, or to a method that the path does not allow."""
     if isinstance(error, HTTPException) and error.status_code == 405:  # noqa: PLR2004  (HTTP's)
         allowed = ", ".join(sorted((error.headers or {})["Allow"].split(", ")))
         return http_error_response(

@@ -126,7 +126,7 @@ class Authenticator:
     def _reload_token(self) -> None:
         """Reload the token if its file changed.
 
-        An old token is invalid at once; an unreadable file admits nobody.
+        An old token is invalid at once; with an unreadable file, all requests are refused.
         """
         stamp = file_stamp(os.fspath(self._token_path))
         if stamp is not None and stamp == self._stamp:

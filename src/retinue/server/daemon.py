@@ -1,4 +1,4 @@
-"""The daemon: runs the HTTP server and works on runs that other processes submitted or left."""
+"""The daemon: serves the HTTP API, and executes runs that other processes submitted or abandoned."""
 
 import asyncio
 import fcntl
@@ -85,12 +85,12 @@ class Daemon:
             os.close(lock)
 
     def _make_context(self, page_url: str, bound_address: str) -> ServerContext:
-        keys = Authenticator(self._home)
-        self._app.context.redact.add_secret(keys.token)
+        authenticator = Authenticator(self._home)
+        self._app.context.redact.add_secret(authenticator.token)
         return ServerContext(
             app=self._app,
             broadcaster=EventBroadcaster(self._app),
-            authenticator=keys,
+            authenticator=authenticator,
             started_at=datetime.now(UTC),
             page_url=page_url,
             bound_address=bound_address,

@@ -1,7 +1,7 @@
 """HTTP connections with limits on size, time and number, enforced before the application is called.
 
-`LimitedConnection` stands between asyncio and uvicorn's protocol object, and knows uvicorn only as an
-`asyncio.Protocol`: it passes on complete heads and checked bodies, and gives it a transport of its own.
+`LimitedConnection` sits between asyncio and uvicorn's protocol object, which it treats as any
+`asyncio.Protocol`: it passes on complete heads and checked bodies, and provides a transport of its own.
 `track_responses` reports from the application when a response starts and ends.
 """
 
@@ -80,7 +80,7 @@ class LimitedConnection(asyncio.Protocol):
             self._protocol = self._make_protocol(
                 {
                     "limits": self._limits,
-                    "way": self.listener,
+                    "listener": self.listener,
                     "abort": transport.abort,
                     CONNECTION_STATE_KEY: self,
                 }

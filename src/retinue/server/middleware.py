@@ -58,7 +58,7 @@ class SecurityMiddleware:
         """Authenticate the caller; None for a request without a key to a public path."""
         headers = _read_headers(scope)
         path: str = scope["path"]
-        if scope["state"].get("way") is Listener.UNIX_SOCKET:
+        if scope["state"].get("listener") is Listener.UNIX_SOCKET:
             caller: Caller | None = OWNER
         else:
             self._check_origin(headers, scope["method"])

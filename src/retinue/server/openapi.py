@@ -10,7 +10,7 @@ from retinue.server.routing import NoFields, Route
 from retinue.server.schemas import ErrorResponse
 
 COMMON_ERRORS: Mapping[int, str] = {
-    400: "Invalid request; the message says what is wrong.",
+    400: "Invalid request; the message names the problem.",
     401: "Missing or wrong credential.",
     403: "The credential lacks the right, the request comes from another origin, or a rule forbids it.",
     408: "The body took too long.",
@@ -18,7 +18,7 @@ COMMON_ERRORS: Mapping[int, str] = {
     414: "The URL is too long.",
     415: "The body is not JSON.",
     421: "The Host header names another server.",
-    429: "Too many wrong credentials from this client; Retry-After says when to try again.",
+    429: "Too many wrong credentials from this client; retry after the time in Retry-After.",
     431: "Too many headers, or too long.",
     500: "A bug in Retinue; the log in its home has the details.",
     503: "The disk is full, or there are too many connections.",

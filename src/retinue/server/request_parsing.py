@@ -32,7 +32,7 @@ async def parse_request(route: Route, request: Request) -> ApiRequest[Any, Any]:
     """Parse a request for its route.
 
     Raises:
-        HttpError, Usage: The request is not valid for the route.
+        HttpError, UsageError: The request is not valid for the route.
     """
     caller = _authorize(route, request)
     return ApiRequest(
@@ -89,7 +89,7 @@ def _parse_idempotency_key(request: Request) -> str:
 
 
 def _parse_last_event_id(header: str) -> int | None:
-    """Return the number of a Last-Event-ID; None for anything that no stream of ours has sent."""
+    """Return the number of a Last-Event-ID; None for anything that is not an event number."""
     return int(header) if header.isascii() and header.isdigit() and len(header) <= MAX_NUMBER_DIGITS else None
 
 
@@ -138,18 +138,18 @@ def decode_body(raw: bytes, body_type: type[msgspec.Struct]) -> Any:
         text = raw.decode()
         strict_json.parse_json(text)
         return msgspec.json.decode(raw, type=body_type)
-    except ParseError as mistake:
-        raise UsageError(_syntax_error_text(mistake)) from mistake
+    except ParseError as error:
+        raise UsageError(_syntax_error_text(error)) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"The body is not UTF-8 at byte {error.start}. Send it as UTF-8.") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UsageError(_decode_error_text(error, raw)) from error
 
 
-def _syntax_error_text(mistake: ParseError) -> str:
-    if not mistake.problem.startswith("is "):
-        return f"In the body, {mistake.problem}"
-    return f"The body {mistake.problem} (line {mistake.line})"
+def _syntax_error_text(error: ParseError) -> str:
+    if not error.problem.startswith("is "):
+        return f"In the body, {error.problem}"
+    return f"The body {error.problem} (line {error.line})"
 
 
 def _decode_error_text(error: Exception, raw: bytes) -> str:

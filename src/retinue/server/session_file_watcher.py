@@ -35,8 +35,10 @@ class SessionFileWatcher:
 
     def retain(self, session_ids: Iterable[str]) -> None:
         """Stop watching all sessions but these."""
-        kept_ids = set(session_ids)
-        self._files = {session_id: file for session_id, file in self._files.items() if session_id in kept_ids}
+        retained_ids = set(session_ids)
+        self._files = {
+            session_id: file for session_id, file in self._files.items() if session_id in retained_ids
+        }
 
     def on_event(self, event: Event) -> None:
         """Record that this process has written to the session: the file's current state is known."""
@@ -68,7 +70,7 @@ class SessionFileWatcher:
 
 
 def _file_stamp(path: str) -> FileStamp:
-    """Return what differs when a file was changed or replaced; None if it does not exist."""
+    """Return a stamp that differs once the file was changed or replaced; None if it does not exist."""
     try:
         info = os.stat(path)  # noqa: PTH116  (creating a Path would cost more than the stat)
     except OSError:

@@ -1,1 +1,1 @@
-"""routes."""
+"""Route handlers of the HTTP API, one module per resource."""

@@ -56,9 +56,9 @@ class AgentDetails(Struct, kw_only=True):
         list[str], Meta(description="Permissions removed by the configuration's ceiling.")
     ]
     available_tools: Annotated[list[str], Meta(description="Tools available to the agent.")]
-    unavailable_tools: Annotated[dict[str, str], Meta(description="Tool → the rule that withholds it.")]
+    unavailable_tools: Annotated[dict[str, str], Meta(description="Tool → the rule that denies it.")]
     skills: Annotated[list[str], Meta(description="Skills available to the agent.")]
-    unavailable_skills: Annotated[dict[str, str], Meta(description="Skill → the rule that withholds it.")]
+    unavailable_skills: Annotated[dict[str, str], Meta(description="Skill → the rule that denies it.")]
 
 
 @route(

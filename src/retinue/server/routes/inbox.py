@@ -124,7 +124,7 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
     "access": "run",
     "resource": "make test",
     "args": '{"command": "make test"}',
-    "reason": "no rule lets it run without a yes",
+    "reason": "no rule allows it without approval",
     "workspace": WORKSPACE_PATH,
     "sandbox": "strict",
     "files": [],

@@ -4,8 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
-from starlette.responses import Response as Answer
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from retinue.app.messages import MessageRequest
 from retinue.domain.api_permission import ApiPermission
@@ -196,7 +195,7 @@ MESSAGE_RESPONSE_EXAMPLE: dict[str, Any] = {
 )
 async def list_entries(
     context: ServerContext, request: ApiRequest[EntriesQuery, NoFields]
-) -> Answer | list[dict[str, Any]]:
+) -> Response | list[dict[str, Any]]:
     query = request.query
     if sum(map(bool, (query.before, query.after, query.around))) > 1:
         raise UsageError("Use only one of before, after and around.")
@@ -205,13 +204,13 @@ async def list_entries(
         return await _stream_entries(
             context.app.sessions.iter_entries_between(session.id, after=query.after, before=query.before)
         )
-    span = PageRequest(
+    page = PageRequest(
         limit=query.limit or DEFAULT_AROUND_LIMIT, before=query.before, after=query.after, around=query.around
     )
-    return [entry_as_json(entry) for entry in await context.app.sessions.entries_page(session.id, span)]
+    return [entry_as_json(entry) for entry in await context.app.sessions.entries_page(session.id, page)]
 
 
-async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Answer:
+async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Response:
     """Stream all entries as one JSON array, in little memory.
 
     The first chunk is read before the response starts, so that errors still get their own status.
@@ -258,7 +257,7 @@ async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Answer:
 )
 async def send_session_message(
     context: ServerContext, request: ApiRequest[NoFields, MessageBody]
-) -> Answer | dict[str, Any]:
+) -> Response | dict[str, Any]:
     body = request.body
     message = MessageRequest(
         content=body.content,
@@ -293,7 +292,7 @@ async def send_session_message(
     response_example=MESSAGE_RESPONSE_EXAMPLE | {"created": True},
     is_idempotent=True,
     extra_errors={
-        403: "The configuration denies the agent, or its definition says ui_visible: false.",
+        403: "The configuration denies the agent, or its definition sets ui_visible: false.",
         404: "The agent was not found, or it has no session, or not the given one.",
         409: "The session belongs to another agent, another process has it open, the run was cancelled, or the "
         "Idempotency-Key was used for another message.",
@@ -303,7 +302,7 @@ async def send_session_message(
 )
 async def send_agent_message(
     context: ServerContext, request: ApiRequest[NoFields, AgentMessageBody]
-) -> Answer | dict[str, Any]:
+) -> Response | dict[str, Any]:
     body = request.body
     message = MessageRequest(
         content=body.content,
@@ -321,10 +320,10 @@ async def send_agent_message(
     return _message_response(run, fields)
 
 
-def _message_response(run: Run, fields: dict[str, Any]) -> Answer | dict[str, Any]:
+def _message_response(run: Run, fields: dict[str, Any]) -> Response | dict[str, Any]:
     error = fields.pop("error", None)
     if error is None:
-        return {name: fact for name, fact in fields.items() if fact is not None}
+        return {name: value for name, value in fields.items() if value is not None}
     status = 409 if run.status is Status.CANCELLED else 422
     extra_fields = {"runStatus": str(run.status), "reason": None if run.reason is None else str(run.reason)}
     return error_response(status, error["code"], error["message"], **fields, **extra_fields)

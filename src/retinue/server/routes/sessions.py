@@ -126,7 +126,7 @@ class DeletedSession(ResponseModel):
     session_id: str
     slug: str
     deleted: bool
-    path: Annotated[str, Meta(description="Where its folder is now.")]
+    path: Annotated[str, Meta(description="Current path of its folder.")]
     restore_id: Annotated[str, Meta(description="The id for POST /api/sessions/{id}/restore.")]
 
 

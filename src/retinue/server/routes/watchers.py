@@ -58,10 +58,10 @@ INTERJECTION_ROW_EXAMPLE: dict[str, Any] = INBOX_ROW_EXAMPLE | {
     "agentId": "pair",
     "capability": "watcher",
     "label": None,
-    "summary": "It rewrites the parser, and a typo was to be fixed.\n\nChange line 12 only.",
+    "summary": "It rewrites the parser, but the task is to fix a typo.\n\nChange line 12 only.",
     "kind": "interjection",
     "severity": "warning",
-    "reason": "It rewrites the parser, and a typo was to be fixed.",
+    "reason": "It rewrites the parser, but the task is to fix a typo.",
     "suggestion": "Change line 12 only.",
 }
 WATCHER_ROW_EXAMPLE: dict[str, Any] = {
