@@ -597,10 +597,10 @@ async def test_the_update_time_is_never_before_the_creation_time(tmp_path: Path)
     sessions = [await store.create(describe_session()) for _ in range(20)]
     assert all(each.updated_at >= each.created_at for each in sessions)
     record, conversation_file = Path(sessions[0].path) / "session.json", Path(sessions[0].path) / "session.md"
-    born = int(sessions[0].created_at.timestamp() * 1e9)
-    for lag, kept in ((5_000_000, True), (3_600_000_000_000, False)):
+    created_ns = int(sessions[0].created_at.timestamp() * 1e9)
+    for lag_ns, is_corrected in ((5_000_000, True), (3_600_000_000_000, False)):
         for each in (record, conversation_file):
-            os.utime(each, ns=(born - lag, born - lag))
+            os.utime(each, ns=(created_ns - lag_ns, created_ns - lag_ns))
         reloaded = await store.find(sessions[0].id)
-        assert (reloaded.updated_at == reloaded.created_at) == kept
+        assert (reloaded.updated_at == reloaded.created_at) == is_corrected
     store.close()

@@ -22,15 +22,15 @@ def test_the_system_clock_is_in_utc():
 
 
 def test_entry_ids_increase_even_within_a_millisecond():
-    chance = system_clock()
-    ids = [chance.new_entry_id() for _ in range(5000)]
+    clock = system_clock()
+    ids = [clock.new_entry_id() for _ in range(5000)]
     assert sorted(set(ids)) == ids
     assert all(ULID.fullmatch(entry_id) for entry_id in ids)
 
 
 def test_uuids_are_version_seven_and_increase():
-    chance = system_clock()
-    ids = [chance.new_uuid() for _ in range(2000)]
+    clock = system_clock()
+    ids = [clock.new_uuid() for _ in range(2000)]
     assert sorted(set(ids)) == ids
     for text in ids:
         parsed = uuid.UUID(text)
@@ -39,8 +39,8 @@ def test_uuids_are_version_seven_and_increase():
 
 def test_entry_ids_and_uuids_begin_with_the_time():
     before = int(datetime.now(UTC).timestamp() * 1000)
-    chance = system_clock()
-    entry_id, run_id = chance.new_entry_id(), chance.new_uuid()
+    clock = system_clock()
+    entry_id, run_id = clock.new_entry_id(), clock.new_uuid()
     alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
     at = 0
     for char in entry_id[:10]:
@@ -96,9 +96,9 @@ def test_uuids_sort_like_their_numbers(numbers: list[int]):
 
 def test_uniform_stays_between_its_bounds_and_varies():
     uniform = system_clock().uniform
-    drawn = {uniform(2.0, 3.0) for _ in range(50)}
-    assert all(2.0 <= number <= 3.0 for number in drawn)
-    assert len(drawn) > 1
+    numbers = {uniform(2.0, 3.0) for _ in range(50)}
+    assert all(2.0 <= number <= 3.0 for number in numbers)
+    assert len(numbers) > 1
 
 
 def test_a_fixed_clock_repeats_its_times_and_ids_and_they_are_well_formed():
@@ -115,8 +115,8 @@ def test_a_fixed_clock_repeats_its_times_and_ids_and_they_are_well_formed():
 
 
 def test_a_fixed_clock_advances_by_its_step_and_ids_of_different_seeds_differ():
-    chance = fixed_clock(step=timedelta(seconds=1))
-    assert [chance.now(), chance.now()] == [START_TIME, START_TIME + timedelta(seconds=1)]
+    clock = fixed_clock(step=timedelta(seconds=1))
+    assert [clock.now(), clock.now()] == [START_TIME, START_TIME + timedelta(seconds=1)]
     other = fixed_clock(seed=1)
-    assert not {chance.new_uuid() for _ in range(50)} & {other.new_uuid() for _ in range(50)}
-    assert not {chance.new_entry_id() for _ in range(50)} & {other.new_entry_id() for _ in range(50)}
+    assert not {clock.new_uuid() for _ in range(50)} & {other.new_uuid() for _ in range(50)}
+    assert not {clock.new_entry_id() for _ in range(50)} & {other.new_entry_id() for _ in range(50)}

@@ -1,4 +1,4 @@
-"""The documentation is true: every block of it runs, parses or is plain text, and every list of it is complete."""
+"""The documentation: every code block runs or parses, every link has a target, and every reference list is complete."""
 
 import ast
 import asyncio
@@ -45,8 +45,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FENCE = re.compile(r'^(?P<ticks>`{3,})(?P<language>[a-z]+)(?: title="(?P<title>[^"]+)")?$')
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 MAKE = re.compile(r"^make (?P<target>[a-z]+)", re.MULTILINE)
-RUN = ("bash", "python")
-EVERYWHERE = ("--help", "--home", "--json")
+EXECUTED_LANGUAGES = ("bash", "python")
+COMMON_OPTIONS = ("--help", "--home", "--json")
 TERMS = (
     "agent", "role", "capability", "session", "branch", "run", "turn", "entry", "message", "tool call", "tool result",
     "parent, child", "requester", "spawn", "send", "scope", "rule", "ceiling", "approval", "workspace", "worktree", "preset",
@@ -88,14 +88,14 @@ def blocks(page: Path) -> Iterator[Block]:
         )
 
 
-def _definition_or_session(text: str, title: str) -> None:
+def _parse_definition_or_session(text: str, title: str) -> None:
     if title.endswith("session.md"):
         assert parser.parse_transcript(text.encode(), title).entries
     elif "retinue/agents/" in title:
         assert isinstance(parse_preset(text, title, name=Path(title).stem), Agent)
 
 
-def _settings(text: str, title: str) -> None:
+def _parse_settings(text: str, title: str) -> None:
     tomllib.loads(text) if title.endswith(".toml") else json.loads(text)
     if Path(title).stem == "config":
         with TemporaryDirectory() as folder:
@@ -103,41 +103,42 @@ def _settings(text: str, title: str) -> None:
             assert load_config({"RETINUE_CONFIG": folder, "RETINUE_HOME": folder}).file
 
 
-def _nothing(_text: str, _title: str) -> None:
-    """Bash runs with its page, and text is text."""
+def _accept_any_text(_text: str, _title: str) -> None:
+    """Accept bash, which is executed with its page, and plain text."""
 
 
 PARSERS: dict[str, Callable[[str, str], Any]] = {
-    "markdown": _definition_or_session,
-    "json": _settings,
-    "toml": _settings,
+    "markdown": _parse_definition_or_session,
+    "json": _parse_settings,
+    "toml": _parse_settings,
     "yaml": strict_yaml.load_yaml,
     "python": ast.parse,
-    "bash": _nothing,
-    "text": _nothing,
+    "bash": _accept_any_text,
+    "text": _accept_any_text,
 }
-"""Language → what reads it: our own loaders where it is a definition or a setting. No other language may be used."""
+"""The parser of each language that a block may have: our own loaders for definitions and settings."""
 
 
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-PLAYED = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
+PAGES_WITH_COMMANDS = [
+    page for page in PAGES if any(block.language in EXECUTED_LANGUAGES for block in blocks(page))
+]
 
 
 @BY_PAGE
-def test_every_block_is_understood_by_what_would_read_it(page: Path):
+def test_every_code_block_can_be_parsed(page: Path):
     for block in blocks(page):
-        assert block.language in PARSERS, f"{page.name}:{block.line}: no reader for {block.language}"
+        assert block.language in PARSERS, f"{page.name}:{block.line}: no parser for {block.language}"
         PARSERS[block.language](block.text, block.title or f"{page.name}:{block.line}")
 
 
 @BY_PAGE
-def test_every_link_leads_somewhere(page: Path):
+def test_every_relative_link_has_a_target(page: Path):
     targets = [found["target"] for found in LINK.finditer(page.read_text(encoding="utf-8"))]
     assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
 
 
-def test_every_page_is_listed():
-    """On the first page, or for a decision in the index of decisions."""
+def test_every_page_is_linked_from_the_index_or_the_list_of_decisions():
     docs = ROOT / "docs"
     indexes = [docs / "README.md", docs / "decisions" / "README.md"]
     listed = {
@@ -148,11 +149,11 @@ def test_every_page_is_listed():
     assert set(docs.rglob("*.md")) - listed - set(indexes) == set()
 
 
-@pytest.mark.parametrize("page", PLAYED, ids=lambda page: str(page.relative_to(ROOT)))
-async def test_every_command_and_program_runs_as_it_stands(
+@pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
+async def test_every_command_and_program_in_the_documentation_runs(
     page: Path, tmp_path: Path, isolated_env: dict[str, str]
 ):
-    """One page is one shell in one folder, from the first block to the last, as a reader would type it."""
+    """Execute the blocks of a page in order, in one shell and one folder."""
     project = tmp_path / "project"
     for name, text in PROJECT.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +165,7 @@ async def test_every_command_and_program_runs_as_it_stands(
             "ANTHROPIC_BASE_URL": server.url,
             "OPENAI_API_KEY": "sk-docs",
         }
-        code = await _run_script(_script(page), project, env, tmp_path / "output")
+        code = await _run_script(_page_script(page), project, env, tmp_path / "output")
     assert code == 0, (tmp_path / "output").read_text(encoding="utf-8", errors="replace")[-3000:]
 
 
@@ -182,27 +183,26 @@ async def _run_script(script: str, folder: Path, env: dict[str, str], output: Pa
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _script(page: Path) -> str:
-    return "\n".join(step for block in blocks(page) for step in _steps(block))
+def _page_script(page: Path) -> str:
+    return "\n".join(step for block in blocks(page) for step in _block_steps(block))
 
 
-def _steps(block: Block) -> Iterator[str]:
-    """A titled block is a file the reader saves; the others are what the reader runs."""
+def _block_steps(block: Block) -> Iterator[str]:
+    """Save a block with a title as a file, and execute any other block."""
     yield f"echo '--- the block at line {block.line}' >&2"
     if block.title and block.language != "text":
         path = block.title.replace("~", "$HOME", 1)
         yield f'mkdir -p "$(dirname "{path}")" && cat >"{path}" <<\'END OF BLOCK\'\n{block.text}END OF BLOCK'
     elif block.language == "bash":
-        yield MAKE.sub(_make, block.text)
+        yield MAKE.sub(_make_command, block.text)
     elif block.language == "python":
         yield f"python - <<'END OF BLOCK'\n{block.text}END OF BLOCK"
 
 
-def _make(found: re.Match[str]) -> str:
-    """`make test` would run this test again, so a target is only asked what it would do; the demo really plays, its
-    short form."""
-    wish = "DEMO=--scripted " if found["target"] == "demo" else "--dry-run "
-    return f'RETINUE_HOME="$HOME/demo" make --directory "{ROOT}" {wish}{found["target"]}'
+def _make_command(found: re.Match[str]) -> str:
+    """Replace make targets by a dry run, because `make test` would run this test again; run the demo in its short form."""
+    arguments = "DEMO=--scripted " if found["target"] == "demo" else "--dry-run "
+    return f'RETINUE_HOME="$HOME/demo" make --directory "{ROOT}" {arguments}{found["target"]}'
 
 
 def test_the_list_of_errors_is_complete():
@@ -226,33 +226,33 @@ def test_the_list_of_commands_is_complete():
     "name", sorted({name for group in COMMANDS.values() for name in group} - {"subagent"})
 )
 def test_the_list_of_options_is_complete(name: str):
-    """Each option stands in a row of its own command."""
+    """Each option is in a table row of its own command."""
     rows = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8").splitlines()
-    (place,) = {group[name][1] for group in COMMANDS.values() if name in group}
-    module, _, command = place.partition(":")
-    for words, options in _options(name, getattr(import_module(module), command)):
-        told = "\n".join(row for row in rows if f"`retinue {words}" in row)
-        assert [option for option in options if option not in told] == [], words
+    (reference,) = {group[name][1] for group in COMMANDS.values() if name in group}
+    module, _, command = reference.partition(":")
+    for words, options in _command_options(name, getattr(import_module(module), command)):
+        text = "\n".join(row for row in rows if f"`retinue {words}" in row)
+        assert [option for option in options if option not in text] == [], words
 
 
-def _options(words: str, command: click.Command) -> Iterator[tuple[str, list[str]]]:
-    """Of a command and of those below it, without what every command takes."""
+def _command_options(words: str, command: click.Command) -> Iterator[tuple[str, list[str]]]:
+    """Yield a command and its subcommands with their options, except those that every command has."""
     if isinstance(command, click.Group):
-        for name, below in command.commands.items():
-            yield from _options(f"{words} {name}", below)
-    given = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
-    names = [name for param in given for name in (*param.opts, *param.secondary_opts)]
-    yield words, [name for name in names if name.startswith("--") and name not in EVERYWHERE]
+        for name, subcommand in command.commands.items():
+            yield from _command_options(f"{words} {name}", subcommand)
+    visible = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+    names = [name for param in visible for name in (*param.opts, *param.secondary_opts)]
+    yield words, [name for name in names if name.startswith("--") and name not in COMMON_OPTIONS]
 
 
 def test_the_list_of_events_is_complete():
     text = (ROOT / "docs/reference/events.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z]+\.[a-z]+)` \|", text, re.MULTILINE)
     assert sorted(rows) == sorted(get_args(event.EventKind))
-    told = event.event_as_json(
+    event_json = event.event_as_json(
         event.Event(kind="run.state", at=datetime.now(UTC), session="S", live_number=1)
     )
-    assert [name for name in told if f"`{name}`" not in text] == []
+    assert [name for name in event_json if f"`{name}`" not in text] == []
 
 
 def test_the_list_of_fields_of_an_agent_is_complete():
@@ -265,18 +265,18 @@ def test_the_list_of_other_spellings_is_complete():
     assert [key for key in sorted(KNOWN_KEYS) if f"`{key}`" not in text] == []
 
 
-def test_the_list_of_drivers_is_complete():
+def test_the_list_of_provider_names_is_complete():
     text = (ROOT / "docs/reference/agent-file.md").read_text(encoding="utf-8")
     assert [name for name in PROVIDER_ALIASES if f"`{name}`" not in text] == []
 
 
-def test_the_list_of_closed_places_is_complete():
+def test_the_list_of_protected_paths_is_complete():
     text = (ROOT / "docs/explanation/scope.md").read_text(encoding="utf-8")
-    places = [
+    paths = [
         pattern.removeprefix("**/").removesuffix("/**").replace(".git/modules/**/", ".git/")
         for pattern in (*ALWAYS_CLOSED_PATHS, *GUARDED_PATHS)
     ]
-    assert [place for place in places if f"`{place}`" not in text] == []
+    assert [path for path in paths if f"`{path}`" not in text] == []
 
 
 def test_the_list_of_tools_is_complete_with_their_arguments():
@@ -295,9 +295,9 @@ def test_the_list_of_built_in_agents_is_complete():
 
 def test_the_list_of_settings_is_complete():
     text = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
-    said = re.findall(r"^\| ((?:`[a-z_]+`(?:, )?)+) \|", text, re.MULTILINE)
-    # by the machine, or said under another name
-    given = {
+    documented = re.findall(r"^\| ((?:`[a-z_]+`(?:, )?)+) \|", text, re.MULTILINE)
+    # set by the environment, or documented under another name
+    undocumented = {
         "home",
         "config_dir",
         "file",
@@ -307,8 +307,8 @@ def test_the_list_of_settings_is_complete():
         "sandbox_minimum",
         "web_hosts",
     }
-    known = {field.name for field in fields(Config)} - given | {"sandbox", "web_fetch"}
-    assert known - {name for names in said for name in re.findall("[a-z_]+", names)} == set()
+    settings = {field.name for field in fields(Config)} - undocumented | {"sandbox", "web_fetch"}
+    assert settings - {name for names in documented for name in re.findall("[a-z_]+", names)} == set()
     defaults = [spec.default_model for spec in PROVIDERS.values() if spec.api]
     assert [model for model in defaults if f"`{model}`" not in text] == []
 
@@ -319,12 +319,12 @@ def test_the_list_of_limits_is_complete_with_their_defaults():
     assert [row for row in rows if row not in text] == []
 
 
-def test_the_list_of_promised_names_is_complete():
+def test_the_list_of_public_names_is_complete():
     text = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
     assert [name for name in vars(retinue)["__all__"] if f"`{name}`" not in text] == []
 
 
-def test_the_special_terms_are_in_the_glossary_with_what_else_they_are_called():
+def test_the_glossary_has_every_special_term_with_its_synonyms():
     text = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE))
     assert [term for term in TERMS if not rows.get(term)] == []

@@ -26,11 +26,11 @@ async def test_a_message_to_an_agent_goes_to_its_latest_a_new_or_a_named_session
             "workspace": None,
         }
 
-        async def send(session: str | None = None, **more: Any) -> Any:
+        async def send(session: str | None = None, **fields: Any) -> Any:
             body = {"content": "Look", "workspace": str(client.workspace)} | (
                 {"session": session} if session else {}
             )
-            return await client.post("/api/agents/scout/messages", body | more)
+            return await client.post("/api/agents/scout/messages", body | fields)
 
         no_session = await send("latest")
         assert (no_session.status, no_session.code) == (404, "agent_session_error")
