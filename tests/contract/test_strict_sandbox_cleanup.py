@@ -111,7 +111,7 @@ def test_a_command_cannot_protect_a_closed_path_from_clean_up_by_changing_modes(
     output, notes = run_as_nobody(run_command) if user == "nobody" else run_command()
     assert not output
     assert any(f"{shared_scope.root}/{removed}" in note for note in notes)
-    assert not [note for note in notes if "tell the person" in note], notes
+    assert not [note for note in notes if "tell the user" in note], notes
     assert not os.path.lexists(Path(shared_scope.root) / removed)
 
 
@@ -133,7 +133,7 @@ def test_a_note_tells_the_user_about_a_closed_path_that_cannot_be_removed(
     step = "d" * 200
     deep = f"for i in $(seq 30); do mkdir {step} && cd {step}; done; mkdir .git; echo evil > .git/config"
     notes = run_as_nobody(lambda: run_in_sandbox(replace(shared_scope, tmp_folder=""), deep).notes)
-    assert notes[0].startswith("tell the person")
+    assert notes[0].startswith("tell the user")
 
 
 def start_command(
@@ -235,7 +235,7 @@ def test_an_unreadable_record_does_not_prevent_the_next_command(
     take_ownership(shared_folder)
     result = run_in_sandbox(shared_scope, "echo ran", records=shared_folder / "cells")
     assert result.output == "ran\n"
-    assert any("tell the person" in note and "half.json" in note for note in result.notes)
+    assert any("tell the user" in note and "half.json" in note for note in result.notes)
     assert list((shared_folder / "cells").iterdir()) == []
 
 
