@@ -407,7 +407,7 @@ async def test_an_ambiguous_prefix_lists_the_candidates_and_an_unknown_name_sugg
     assert second.id in str(caught.value)
     with pytest.raises(NotFound, match=f"nearest is '{first.slug}'"):
         await store.find(f"{first.slug[:-1]}9x")
-    with pytest.raises(NotFound, match="There is no session 'nobody'"):
+    with pytest.raises(NotFound, match="Session 'nobody' not found"):
         await store.find("nobody")
     with pytest.raises(NotFound, match="no file or folder"):
         await store.find("/nowhere/at/all")

@@ -180,7 +180,7 @@ async def test_a_run_in_a_deleted_session_fails_with_an_error_message(runtime: R
         await process.store.delete(session)
         run = await process.run("And now?", session=session)
         assert (run.status, run.reason) == (Status.FAILED, Reason.CONFIG)
-        assert "There is no session" in run.error
+        assert "not found" in run.error
 
 
 async def test_a_disk_error_ends_the_run_and_keeps_the_entries_written_before(runtime: RuntimeFixture):

@@ -141,7 +141,7 @@ async def test_a_session_that_cannot_be_continued_is_reported_and_stays_unchange
 
         await asyncio.gather(
             expect_error(2, f"No text at the end of {run.transcript_path}", "run", "--session", run.slug),
-            expect_error(7, "There is no session 'nobody'", "run", "--session", "nobody", "Hi"),
+            expect_error(7, "Session 'nobody' not found", "run", "--session", "nobody", "Hi"),
             expect_error(7, "There is no file or folder", "run", "--session", "/nowhere/session.md", "Hi"),
             expect_error(2, "is not a session", "run", "--session", "notes.md", "Hi"),
             expect_error(2, "The text is empty", "send", run.slug, "  "),

@@ -107,7 +107,7 @@ class SessionLookup:
             match = self._single_match([each for each in sessions if is_match(each, ref)], ref)
             if match is not None:
                 return match
-        raise NotFound(f"There is no session {ref!r}{_nearest_hint(ref, sessions, with_names=paths)}")
+        raise NotFound(f"Session {ref!r} not found{_nearest_hint(ref, sessions, with_names=paths)}")
 
     def get_if_unchanged(self, session_id: str) -> Session | None:
         """Return the session of this id if its files have not changed, without reading them."""
@@ -294,4 +294,4 @@ def _nearest_hint(ref: str, sessions: Sequence[Session], *, with_names: bool) ->
         for label in (*_reference_names(each), *((each.name or "",) if with_names else ()))
     }
     near = difflib.get_close_matches(ref, sorted(candidates), n=1)
-    return f"; the nearest is {near[0]!r}" if near else ""
+    return f"; did you mean {near[0]!r}?" if near else ""
