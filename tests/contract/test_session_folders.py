@@ -405,7 +405,7 @@ async def test_an_ambiguous_prefix_lists_the_candidates_and_an_unknown_name_sugg
         await store.find("gener")
     assert first.id in str(caught.value)
     assert second.id in str(caught.value)
-    with pytest.raises(NotFound, match=f"nearest is '{first.slug}'"):
+    with pytest.raises(NotFound, match=f"did you mean '{first.slug}'"):
         await store.find(f"{first.slug[:-1]}9x")
     with pytest.raises(NotFound, match="Session 'nobody' not found"):
         await store.find("nobody")
