@@ -1,4 +1,4 @@
-"""A project brings agents of its own: nothing of it speaks before a person has looked, and none of it rules after."""
+"""Agents of a project: unavailable until a person trusts it, and unable to replace existing agents."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from retinue.testing.replies import text_reply, tool_call_reply
 SCOUT = "---\ndescription: Looks.\ntools: [read]\n---\nYou are the PROJECT's scout.\n"
 
 
-def project(machine: UserMachine, **agents: str) -> Path:
+def write_project(machine: UserMachine, **agents: str) -> Path:
     folder = machine.folder / ".retinue" / "agents"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in agents.items():
@@ -22,9 +22,11 @@ def project(machine: UserMachine, **agents: str) -> Path:
     return folder
 
 
-async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachine):
+async def test_agents_of_a_project_are_used_only_after_it_was_reviewed_and_trusted(machine: UserMachine):
     """Shows: S27, D10."""
-    folder = project(machine, scout=SCOUT, oracle="---\nname: oracle\n---\nObey me.\n", bad="no front matter")
+    folder = write_project(
+        machine, scout=SCOUT, oracle="---\nname: oracle\n---\nObey me.\n", bad="no front matter"
+    )
     refused = (
         f"The project {machine.folder} defines an agent scout, but you have not trusted it. "
         f"Review it, then run `retinue trust {machine.folder}`."
@@ -53,8 +55,8 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
     assert machine.tool_names(server.requests[0]) == ["read"]
     sources = {row["name"]: row["source"] for row in (await machine("agents", "list", "--json")).json}
     assert (sources["scout"], sources["oracle"]) == ("project", "built in")
-    shown = (await machine("agents", "show", "scout", "--json")).json
-    assert (shown["sources"]["prompt"], shown["available_tools"]) == ("project", ["read"])
+    agent = (await machine("agents", "show", "scout", "--json")).json
+    assert (agent["sources"]["prompt"], agent["available_tools"]) == ("project", ["read"])
     (folder / "scout.md").write_text(SCOUT + "Do more.\n")
     again = await machine("send", "--json", run.json["slug"], "More")
     assert again.code == 3
@@ -64,32 +66,32 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
     ]
 
 
-async def test_folders_called_like_the_words_can_be_trusted_too(machine: UserMachine):
+async def test_folders_named_like_subcommands_of_trust_can_be_trusted(machine: UserMachine):
     for name in ("list", "remove", "add"):
         (machine.folder / name).mkdir()
     for path in ("./list", "./remove", "add"):
         assert (await machine("trust", path, "--yes")).code == 0
-    known = [row["path"] for row in (await machine("trust", "list", "--json")).json]
-    assert known == [f"{machine.folder}/{name}" for name in ("add", "list", "remove")]
-    gone = await machine("trust", "remove", "./list", "--json")
-    assert gone.json == {"path": f"{machine.folder}/list", "state": "not trusted"}
+    listed = [row["path"] for row in (await machine("trust", "list", "--json")).json]
+    assert listed == [f"{machine.folder}/{name}" for name in ("add", "list", "remove")]
+    removed = await machine("trust", "remove", "./list", "--json")
+    assert removed.json == {"path": f"{machine.folder}/list", "state": "not trusted"}
     for args, code in ((("nowhere",), 2), (("remove", "nowhere"), 7), ((), 2), (("--help",), 0)):
         assert (await machine("trust", *args)).code == code, args
-    said = await machine("trust", "--help")
-    for word in (
+    help_text = (await machine("trust", "--help")).out
+    for phrase in (
         "PATH | list | remove PATH",
-        "definitions in that folder are ignored",
-        "no longer trusted until",
+        "without trust, both are ignored",
+        "the trust ends until you review and trust the project again",
     ):
-        assert word in " ".join(said.out.split())
+        assert phrase in " ".join(help_text.split())
     plain = await machine("trust", "list")
     assert plain.out.split() == [
         "PROJECT", "STATE", f"{machine.folder}/add", "trusted", f"{machine.folder}/remove", "trusted",
     ]  # fmt: skip
 
 
-async def test_a_project_in_another_folder_counts_for_its_workspace(machine: UserMachine):
-    project(machine, scout=SCOUT)
+async def test_the_agents_of_a_project_are_available_only_in_its_workspace(machine: UserMachine):
+    write_project(machine, scout=SCOUT)
     elsewhere = machine.folder.parent / "elsewhere"
     elsewhere.mkdir()
     machine.write_agent("main", "tools: []\n")
@@ -106,12 +108,14 @@ async def test_a_project_in_another_folder_counts_for_its_workspace(machine: Use
         assert "You are the PROJECT's scout." in machine.system_prompt(server.requests[1])
         preset = (Path(child.transcript_path).parent / "preset.md").read_text()
         assert preset.endswith("You are the PROJECT's scout.\n")
-    beside = await machine("run", "--agent", "scout", "--workspace", str(elsewhere), "Look", RETINUE_MODEL="")
-    assert beside.code == 7
+    outside = await machine(
+        "run", "--agent", "scout", "--workspace", str(elsewhere), "Look", RETINUE_MODEL=""
+    )
+    assert outside.code == 7
 
 
-async def test_the_words_of_a_repository_reach_no_model_by_themselves(machine: UserMachine):
-    """An AGENTS.md, trusted or not, is a file: its words are data when an agent reads it.
+async def test_instruction_files_of_a_repository_are_not_added_to_prompts(machine: UserMachine):
+    """An AGENTS.md is data that an agent may read, whether the project is trusted or not.
 
     Shows: X08, F24.
     """
@@ -136,58 +140,58 @@ async def test_the_words_of_a_repository_reach_no_model_by_themselves(machine: U
         assert (await machine("trust", "--yes", ".")).code == 0
         assert (await machine("run", "Hello")).code == 0
         assert (await machine("run", "Read it")).code == 0
-        said = [str(request.body) for request in server.requests]
-    assert ["INJECTED" in each for each in said] == [False, False, False, True]
+        bodies = [str(request.body) for request in server.requests]
+    assert ["INJECTED" in body for body in bodies] == [False, False, False, True]
     last = server.requests[3]
     assert "INJECTED" not in machine.system_prompt(last)
     assert [m["role"] for m in last.messages if "INJECTED" in str(m)] == ["tool"]
 
 
-async def test_a_person_at_a_terminal_sees_the_agents_and_is_asked(machine: UserMachine):
-    project(machine, scout=SCOUT)
-    for word, code in (("no", 5), ("yes", 0)):
-        said, left = await at_a_terminal(machine, word, "trust", ".")
-        assert left == code, said
-        assert "scout  yes    read   Looks." in said
-        assert f"Trust the current version of {machine.folder}? (yes or no)" in said
-        known = (await machine("trust", "list", "--json")).json
-        assert [row["state"] for row in known] == ([] if code else ["trusted"])
+async def test_trust_shows_the_agents_at_a_terminal_and_asks(machine: UserMachine):
+    write_project(machine, scout=SCOUT)
+    for typed, code in (("no", 5), ("yes", 0)):
+        output, exit_code = await run_in_terminal(machine, typed, "trust", ".")
+        assert exit_code == code, output
+        assert "scout  yes    read   Looks." in output
+        assert f"Trust the current version of {machine.folder}? (yes or no)" in output
+        listed = (await machine("trust", "list", "--json")).json
+        assert [row["state"] for row in listed] == ([] if code else ["trusted"])
 
 
-async def test_where_nobody_can_be_asked_nothing_is_trusted_without_a_yes(machine: UserMachine):
+async def test_without_a_terminal_trust_requires_the_option_yes(machine: UserMachine):
     """Shows: X08."""
-    project(machine, scout=SCOUT)
-    for more in ((), ("--json",)):
-        silent = await machine("trust", ".", *more, stdin=b"yes\n")
-        assert silent.code == 2
-        said = f"Cannot ask you to trust {machine.folder}: no terminal. Review it, then add --yes."
-        assert said in silent.err
+    write_project(machine, scout=SCOUT)
+    for options in ((), ("--json",)):
+        refused = await machine("trust", ".", *options, stdin=b"yes\n")
+        assert refused.code == 2
+        message = f"Cannot ask you to trust {machine.folder}: no terminal. Review it, then add --yes."
+        assert message in refused.err
         assert (await machine("trust", "list", "--json")).json == []
-    assert silent.json["error"] == {"code": "usage", "message": said}
-    shown = await machine("trust", ".")
-    assert "scout  yes    read   Looks." in shown.out
+    assert refused.json["error"] == {"code": "usage", "message": message}
+    review = await machine("trust", ".")
+    assert "scout  yes    read   Looks." in review.out
     assert (await machine("trust", "--yes", ".")).code == 0
-    said, left = await at_a_terminal(machine, "", "trust", ".", "--yes")
-    assert (left, "Trust " in said) == (0, False)
+    output, exit_code = await run_in_terminal(machine, "", "trust", ".", "--yes")
+    assert (exit_code, "Trust " in output) == (0, False)
 
 
-async def at_a_terminal(machine: UserMachine, typed: str, *args: str) -> tuple[str, int]:
-    """A command with a terminal around it, in which a line is typed at once; what it showed, and its exit code."""
-    ours, theirs = pty.openpty()
+async def run_in_terminal(machine: UserMachine, typed: str, *args: str) -> tuple[str, int]:
+    """Run a command in a terminal, type a line at once, and return its output and exit code."""
+    controller, terminal = pty.openpty()
     process = await start_process(
-        [*RETINUE, *args], stdin=theirs, stdout=theirs, stderr=theirs,
+        [*RETINUE, *args], stdin=terminal, stdout=terminal, stderr=terminal,
         env=machine.env | {"COLUMNS": "200", "NO_COLOR": "1"}, cwd=machine.folder,
     )  # fmt: skip
-    os.close(theirs)
-    os.write(ours, f"{typed}\n".encode())
-    shown = b""
+    os.close(terminal)
+    os.write(controller, f"{typed}\n".encode())
+    output = b""
     while True:
         try:
-            piece = await asyncio.to_thread(os.read, ours, 4096)
+            piece = await asyncio.to_thread(os.read, controller, 4096)
         except OSError:
             break
         if not piece:
             break
-        shown += piece
-    os.close(ours)
-    return shown.decode().replace("\r\n", "\n"), await process.wait()
+        output += piece
+    os.close(controller)
+    return output.decode().replace("\r\n", "\n"), await process.wait()

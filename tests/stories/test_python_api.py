@@ -1,4 +1,4 @@
-"""The same application from a program: runs with one's own tools, heard as they go, stopped, and taken up again."""
+"""The Python API: custom tools, events, cancelling and resuming runs."""
 
 import asyncio
 import json
@@ -24,21 +24,21 @@ from retinue.testing.replies import (
     unfinished_stream,
 )
 
-SENT: list[tuple[str, str, str]] = []
+SENT_MAILS: list[tuple[str, str, str]] = []
 
 
 @retinue.tool(effect="once", capabilities=["mail.write"])
 async def send_mail(call: retinue.Call, to: str, body: str) -> str:
     """Sends a mail."""
-    SENT.append((call.run.agent, to, body))
+    SENT_MAILS.append((call.run.agent, to, body))
     return "sent"
 
 
-async def test_a_program_gives_its_own_tools(machine: UserMachine):
-    SENT.clear()
+async def test_a_program_can_add_its_own_tools(machine: UserMachine):
+    SENT_MAILS.clear()
     machine.write_agent("quiet", "model: openai:x\ncapability_deny: ['mail.*']\n")
-    wish = tool_call_reply(("send_mail", {"to": "ada", "body": "hello"}))
-    script = [wish, text_reply("Sent."), wish, text_reply("I may not.")]
+    mail_call = tool_call_reply(("send_mail", {"to": "ada", "body": "hello"}))
+    script = [mail_call, text_reply("Sent."), mail_call, text_reply("I may not.")]
     async with (
         machine.serve_models(script) as server,
         machine.open(tools=[send_mail], approvals="auto") as app,
@@ -46,32 +46,32 @@ async def test_a_program_gives_its_own_tools(machine: UserMachine):
         run = await app.run("Greet Ada", workspace=machine.folder)
         await app.run("Greet Ada", agent="quiet", workspace=machine.folder)
         assert (run.status, run.text, run.tool_calls) == (retinue.Status.DONE, "Sent.", 1)
-    assert SENT == [("general", "ada", "hello")]
-    offered = [each["function"] for each in server.requests[0].body["tools"]]
-    schema = next(each["parameters"] for each in offered if each["name"] == "send_mail")
+    assert SENT_MAILS == [("general", "ada", "hello")]
+    offered_tools = [each["function"] for each in server.requests[0].body["tools"]]
+    schema = next(each["parameters"] for each in offered_tools if each["name"] == "send_mail")
     assert schema["required"] == ["to", "body"]
     assert "send_mail" not in machine.tool_names(server.requests[2])
 
 
-async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_opening(machine: UserMachine):
+async def test_duplicate_tool_names_and_invalid_tools_are_refused_by_open(machine: UserMachine):
     """Shows: T02."""
     with pytest.raises(UsageError, match="A tool named 'send_mail' already exists"):
         async with machine.open(tools=[send_mail, send_mail]):
             pass
     with pytest.raises(UsageError, match="system_"):
         retinue.tool(name="system_x")(lambda: "x")
-    for where, words in (
+    for reference, message in (
         ("json:dumps", "is not a tool"),
         ("nowhere:x", "cannot be loaded"),
         ("json", "module:name"),
     ):
-        machine.write_config(tools=[where])
-        with pytest.raises(BadConfig, match=words):
+        machine.write_config(tools=[reference])
+        with pytest.raises(BadConfig, match=message):
             async with machine.open():
                 pass
 
 
-async def test_tools_named_in_the_configuration_are_there(machine: UserMachine, tmp_path: Path):
+async def test_tools_named_in_the_configuration_are_loaded(machine: UserMachine, tmp_path: Path):
     (tmp_path / "my_tools_of_this_test.py").write_text(
         "import retinue\n\n@retinue.tool(effect='read')\ndef dice() -> str:\n    '''Rolls.'''\n    return 'four'\n"
     )
@@ -88,46 +88,46 @@ async def test_tools_named_in_the_configuration_are_there(machine: UserMachine, 
     assert "four" in machine.request_texts(server.requests[1])
 
 
-async def test_a_listener_hears_a_run_from_its_birth_to_its_end(machine: UserMachine):
-    heard: list[retinue.Event] = []
+async def test_a_listener_receives_all_events_of_a_run(machine: UserMachine):
+    events: list[retinue.Event] = []
     async with (
         machine.serve_models([tool_call_reply(("ls", {}), text="Look."), text_reply("Done.")]),
         machine.open() as app,
     ):
-        with app.listen(heard.append):
+        with app.listen(events.append):
             run = await app.run("Go", workspace=machine.folder)
-        await app.run("Unheard", session=run.slug)
-    kinds = [event.kind for event in heard]
+        await app.run("Without a listener", session=run.slug)
+    kinds = [event.kind for event in events]
     assert kinds[:2] == ["run.queued", "run.started"]
     assert kinds[-1] == "run.ended"
     assert kinds.index("tool.started") < kinds.index("tool.ended")
-    assert "".join(event.data["text"] for event in heard if event.kind == "text.delta") == "Look.Done."
-    assert {event.run for event in heard} == {run.id}
-    numbered = [
-        event.seq for event in heard if event.kind.startswith(("run.queued", "run.started", "run.ended"))
+    assert "".join(event.data["text"] for event in events if event.kind == "text.delta") == "Look.Done."
+    assert {event.run for event in events} == {run.id}
+    sequence_numbers = [
+        event.seq for event in events if event.kind.startswith(("run.queued", "run.started", "run.ended"))
     ]
-    assert numbered == sorted(set(numbered))
+    assert sequence_numbers == sorted(set(sequence_numbers))
 
 
-async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(machine: UserMachine):
+async def test_cancelling_a_run_closes_the_model_connection_and_keeps_the_partial_text(machine: UserMachine):
     """Shows: K01."""
-    heard = asyncio.Event()
+    text_received = asyncio.Event()
 
     def listen(event: retinue.Event) -> None:
         if event.kind == "text.delta":
-            heard.set()
+            text_received.set()
 
     script = [
         stalled_stream(
-            after_bytes=600, response=text_reply("These words are heard, and then no more of them. " * 20)
+            after_bytes=600, response=text_reply("These words are sent, and then no more of them. " * 20)
         )
     ]
     async with machine.serve_models(script) as server, machine.open() as app:
         with app.listen(listen):
             run = await app.runs.start("Talk", RunOptions(workspace=machine.folder))
-            await heard.wait()
-            stopped = await app.runs.cancel(run.id)
-        assert (stopped.status, stopped.reason) == ("cancelled", "user_cancel")
+            await text_received.wait()
+            cancelled = await app.runs.cancel(run.id)
+        assert (cancelled.status, cancelled.reason) == ("cancelled", "user_cancel")
         await asyncio.wait_for(server.client_disconnected.wait(), 10)
         last = (await app.sessions.entries(run.slug))[-1]
         assert isinstance(last, retinue.Message)
@@ -136,7 +136,7 @@ async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(
         assert (await app.runs.cancel(run.id)).status == "cancelled"
 
 
-async def test_a_half_answer_is_never_taken_for_an_answer(machine: UserMachine):
+async def test_a_truncated_stream_is_requested_again(machine: UserMachine):
     """Shows: M07."""
     async with (
         machine.serve_models([unfinished_stream("par"), text_reply("whole")]) as server,
@@ -147,7 +147,7 @@ async def test_a_half_answer_is_never_taken_for_an_answer(machine: UserMachine):
         assert entry_texts(await app.sessions.entries(run.slug)) == ["Answer", "whole"]
 
 
-async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machine: UserMachine):
+async def test_an_interrupted_run_is_found_and_resumed_by_the_next_program(machine: UserMachine):
     async with machine.serve_models(
         [text_reply("late", delay=60), text_reply("other", delay=60), text_reply("In time.")]
     ):
@@ -157,7 +157,7 @@ async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machi
             with pytest.raises(Refused, match="is executed by another process"):
                 await app.runs.resume(run.id)
         async with machine.open() as app:
-            assert [one.id for one in await app.runs.interrupted()] == [run.id]
+            assert [each.id for each in await app.runs.interrupted()] == [run.id]
             findings = await app.repair.diagnose()
             assert [(each.message, each.advice) for each in findings if each.status == "warn"] == [
                 ("1 runs interrupted", "retinue runs resume")
@@ -166,14 +166,14 @@ async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machi
             await machine.wait_for_requests(2)
             assert await app.runs.interrupted() == []
         async with machine.open() as app:
-            taken = await app.runs.resume(run.id[:20])
-            done = await app.runs.wait(taken[0].id)
-            assert (done.status, done.text, done.attempts) == ("done", "In time.", 1)
+            resumed = await app.runs.resume(run.id[:20])
+            ended = await app.runs.wait(resumed[0].id)
+            assert (ended.status, ended.text, ended.attempts) == ("done", "In time.", 1)
             with pytest.raises(Refused, match="has ended"):
                 await app.runs.resume(run.id)
 
 
-async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: UserMachine):
+async def test_runs_are_found_by_any_unambiguous_prefix_of_their_id(machine: UserMachine):
     async with machine.serve_models([text_reply("a"), text_reply("b")]), machine.open() as app:
         first = await app.run("One", workspace=machine.folder)
         await app.run("Two", workspace=machine.folder)
@@ -185,37 +185,41 @@ async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: Use
         assert [run.request.task for run in await app.runs.list(live=False, limit=1)] == ["Two"]
 
 
-async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machine: UserMachine):
+async def test_a_session_with_an_active_run_queues_messages_and_cannot_be_cleared_or_deleted(
+    machine: UserMachine,
+):
     """Shows: C044."""
-    asked_more = asyncio.Event()
+    more_queued = asyncio.Event()
 
-    async def script(asked: CapturedRequest) -> FakeResponse:
-        await asked_more.wait()
-        return text_reply("Two." if asked.reply_count else "One.")
+    async def script(request: CapturedRequest) -> FakeResponse:
+        await more_queued.wait()
+        return text_reply("Two." if request.reply_count else "One.")
 
     async with machine.serve_models(script) as server, machine.open() as app:
         first = await app.runs.start("First", RunOptions(workspace=machine.folder))
         await machine.wait_for_requests(1)
-        for forbidden in (app.sessions.clear, app.sessions.delete):
+        for action in (app.sessions.clear, app.sessions.delete):
             with pytest.raises(
                 Refused, match=r"has an active run. Cancel it first with `retinue runs cancel"
             ):
-                await forbidden(first.slug)
+                await action(first.slug)
         with pytest.raises(UsageError, match="Give a text to queue a message behind it"):
             await app.runs.start(None, RunOptions(session=first.slug))
         second = await app.runs.start("Second", RunOptions(session=first.slug))
-        asked_more.set()
+        more_queued.set()
         assert (await app.runs.wait(second.id)).text == "Two."
         assert machine.request_texts(server.requests[1]) == ["First", "One.", "Second"]
 
 
-async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machine: UserMachine):
+async def test_an_unexpected_error_is_reported_in_one_line_and_logged_with_its_traceback(
+    machine: UserMachine,
+):
     key = "sk-test-openai-0123456789"
 
-    def defect(_arguments: bytes) -> dict[str, Any]:
+    def raise_defect(_arguments: bytes) -> dict[str, Any]:
         raise ZeroDivisionError(f"a defect beside {key}")
 
-    tools = [replace(send_mail, parse_arguments=defect)]
+    tools = [replace(send_mail, parse_arguments=raise_defect)]
     async with machine.serve_models([tool_call_reply(("send_mail", {}))]), machine.open(tools=tools) as app:
         run = await app.run("Go", workspace=machine.folder)
         assert (run.status, run.reason) == ("failed", "crashed")
@@ -227,7 +231,7 @@ async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machi
 
 
 def test_a_script_runs_an_agent_without_asyncio(machine: UserMachine, tmp_path: Path):
-    """The blocking call works like the command, and says what to use where an event loop is running."""
+    """retinue.run() blocks like the command, and inside an event loop its error names retinue.open()."""
     script = tmp_path / "replies.json"
     script.write_text(json.dumps({"general": [{"text": "Hello from a script."}]}))
     program = (
@@ -241,7 +245,7 @@ def test_a_script_runs_an_agent_without_asyncio(machine: UserMachine, tmp_path: 
         "        print(error)\n"
         "asyncio.run(inside())\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env=machine.env,
         cwd=tmp_path,
@@ -249,6 +253,6 @@ def test_a_script_runs_an_agent_without_asyncio(machine: UserMachine, tmp_path: 
         text=True,
         check=True,
     )
-    ran, refused = done.stdout.splitlines()
+    ran, refused = process.stdout.splitlines()
     assert ran == "done Hello from a script."
     assert "retinue.open()" in refused
