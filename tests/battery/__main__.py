@@ -49,25 +49,25 @@ ENVIRONMENT = "RETINUE_BATTERY"
 
 
 def main() -> int:
-    wishes = _wishes()
+    options = _parse_options()
     if ENVIRONMENT not in os.environ:
-        _anew()
-    report = asyncio.run(_report(wishes))
-    if wishes.json:
+        _restart()
+    report = asyncio.run(_run_attacks(options))
+    if options.json:
         print(json.dumps(report, indent=2))
     else:
-        _print(report)
-    return 0 if _well(report) else 1
+        _print_report(report)
+    return 0 if _is_success(report) else 1
 
 
-def _well(report: dict[str, Any]) -> bool:
-    """Where nothing holds a command most attacks must work: else it is the attacks that are broken."""
+def _is_success(report: dict[str, Any]) -> bool:
+    """Without a sandbox, most attacks must succeed: otherwise the attacks themselves are broken."""
     bare = report["level"] == SandboxLevel.NONE
     held = 2 * report["escapes"] > report["attacks"] if bare else not report["escapes"]
     return held and report["controls"] == report["controls_tried"]
 
 
-def _wishes() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/battery", description=__doc__)
     parser.add_argument(
         "--level",
@@ -82,25 +82,27 @@ def _wishes() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _anew() -> None:
-    """The same again, with a known secret in its environment and an open file that a child would inherit."""
+def _restart() -> None:
+    """Start this program again, with a known secret in its environment and an open file that a child would inherit."""
     env = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
     os.execve(
         sys.executable, [sys.executable, *sys.argv], env | {ENVIRONMENT: "canary" + os.urandom(8).hex()}
     )
 
 
-def chosen(wishes: argparse.Namespace) -> list[Attack]:
-    every = [attack for family in FAMILIES for attack in family.attacks if _wanted(attack, wishes.only)]
-    share, _, of = wishes.part.partition("/")
+def choose_attacks(options: argparse.Namespace) -> list[Attack]:
+    every = [
+        attack for family in FAMILIES for attack in family.attacks if _matches_filter(attack, options.only)
+    ]
+    share, _, of = options.part.partition("/")
     return every[int(share) - 1 :: int(of or 1)]
 
 
-def _wanted(attack: Attack, words: str) -> bool:
+def _matches_filter(attack: Attack, words: str) -> bool:
     return words in attack.family or words in attack.name
 
 
-async def _report(wishes: argparse.Namespace) -> dict[str, Any]:
+async def _run_attacks(options: argparse.Namespace) -> dict[str, Any]:
     top = Path(tempfile.mkdtemp(prefix="retinue-battery-", dir="/var/tmp")).resolve()
     world = World(top=top)
     world.secrets["environment of the process"] = os.environ[ENVIRONMENT]
@@ -110,35 +112,37 @@ async def _report(wishes: argparse.Namespace) -> dict[str, Any]:
     outcomes: list[Outcome] = []
     controls: list[tuple[str, bool]] = []
     try:
-        async with Play(world=world, most=SandboxLevel(wishes.level)) as play:
-            for number, attack in enumerate(chosen(wishes)):
+        async with Play(world=world, most=SandboxLevel(options.level)) as play:
+            for number, attack in enumerate(choose_attacks(options)):
                 if number % EVERY == 0:
-                    controls.append(await _control(play, len(controls)))
+                    controls.append(await _run_control(play, len(controls)))
                 outcomes.append(await play.run(attack))
-                if wishes.show:
+                if options.show:
                     print(
                         f"--- {attack.family}: {attack.name}: {outcomes[-1].evidence}\n{outcomes[-1].said}",
                         file=sys.stderr,
                     )
-            controls.append(await _control(play, len(controls)))
+            controls.append(await _run_control(play, len(controls)))
             level = str(play.level)
     finally:
         world.close()
         os.close(inherited)
-    return _told(level, outcomes, controls)
+    return _make_report(level, outcomes, controls)
 
 
-async def _control(play: Play, number: int) -> tuple[str, bool]:
+async def _run_control(play: Play, number: int) -> tuple[str, bool]:
     control = CONTROLS[number % len(CONTROLS)]
     play.world.fresh()
-    said = await play.said(control.as_attack)
-    works = control.seen(play.world, said)
+    said = await play.run_turns(control.as_attack)
+    works = control.is_done(play.world, said)
     if not works:
         print(f"control failed: {control.name}: {said}", file=sys.stderr)
     return control.name, works
 
 
-def _told(level: str, outcomes: Sequence[Outcome], controls: Sequence[tuple[str, bool]]) -> dict[str, Any]:
+def _make_report(
+    level: str, outcomes: Sequence[Outcome], controls: Sequence[tuple[str, bool]]
+) -> dict[str, Any]:
     worked = [each for each in outcomes if each.evidence]
     tried, won = (Counter(each.attack.family for each in some) for some in (outcomes, worked))
     return {
@@ -159,7 +163,7 @@ def _told(level: str, outcomes: Sequence[Outcome], controls: Sequence[tuple[str,
     }
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print_report(report: dict[str, Any]) -> None:
     for family, count in report["families"].items():
         print(f"{family:32} {count['attacks']:4} attacks {count['escapes']:4} escapes")
     few = report["level"] == "none"

@@ -40,16 +40,16 @@ class Use:
     tool: str
     args: dict[str, Any]
 
-    def told(self, facts: dict[str, str]) -> dict[str, Any]:
-        args = {key: filled(value, facts) for key, value in self.args.items()}
+    def tool_call(self, facts: dict[str, str]) -> dict[str, Any]:
+        args = {key: fill_placeholders(value, facts) for key, value in self.args.items()}
         return {"name": self.tool, "args": args}
 
     def bare(self, facts: dict[str, str]) -> dict[str, Any]:
         """The same with no guard at all: what an attack by a file tool would do where nothing stands in its way."""
-        told = self.told(facts)
-        args, path = told["args"], shlex.quote(str(told["args"].get("path", ".")))
+        call = self.tool_call(facts)
+        args, path = call["args"], shlex.quote(str(call["args"].get("path", ".")))
         if self.tool == "bash":
-            return told
+            return call
         commands = {
             "read": f"timeout 3 cat -- {path}",
             "ls": f"ls -la -- {path}",
@@ -76,7 +76,7 @@ class Attack:
     """More evidence than what is looked at after every attack; empty: none."""
 
 
-def filled(value: Any, facts: dict[str, str]) -> Any:
+def fill_placeholders(value: Any, facts: dict[str, str]) -> Any:
     if isinstance(value, str):
         for name, fact in facts.items():
             value = value.replace(f"@{name}@", fact)
@@ -113,19 +113,19 @@ class Family:
         self.attacks.append(Attack(family=self.name, name=name, turns=turns, **more))
 
 
-def appeared(place: str) -> Callable[[World, str], str]:
-    """Something is there on the machine that was not."""
+def path_appears(place: str) -> Callable[[World, str], str]:
+    """Return a proof that the path exists after the attack."""
 
     def proof(world: World, _said: str) -> str:
-        where = filled(place, world.facts)
+        where = fill_placeholders(place, world.facts)
         world.spare.append(where)
         return f"{where} was made" if os.path.lexists(where) else ""
 
     return proof
 
 
-def touched(place: str) -> tuple[Callable[[World], None], Callable[[World, str], str]]:
-    """Before and proof: the kernel's own time of change of a place of the machine."""
+def path_changes(place: str) -> tuple[Callable[[World], None], Callable[[World, str], str]]:
+    """Return a function to call before the attack, and a proof that the path's change time is different after it."""
     seen: dict[str, int] = {}
 
     def before(_world: World) -> None:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from attack import Family, appeared, touched
+from attack import Family, path_appears, path_changes
 from target_machine import World
 
 READ = Family("read outside")
@@ -87,7 +87,7 @@ WRITE.sh("by cutting off", "truncate -s 0 @outside@/target")
 WRITE.sh("by taking away", "mv @outside@/target .")
 WRITE.sh("a link there", "ln -s /etc/passwd @outside@/l")
 WRITE.sh("a pipe there", "mkfifo @outside@/pipe")
-WRITE.sh("a folder beside the workspace", "cd ..; mkdir ws2", proof=appeared("@top@/ws2"))
+WRITE.sh("a folder beside the workspace", "cd ..; mkdir ws2", proof=path_appears("@top@/ws2"))
 WRITE.sh(
     "through /proc/1/root",
     "echo evil > /proc/1/root@outside@/target; echo evil > /proc/self/root@outside@/new",
@@ -96,25 +96,31 @@ WRITE.sh(
     "unpacked from an archive",
     "ln -s @outside@ up; tar -cf a.tar up; rm up; mkdir x; cd x; tar -xf ../a.tar; echo evil > up/new",
 )
-WRITE.sh("/tmp of the machine", "echo evil > /tmp/battery-@nonce@", proof=appeared("/tmp/battery-@nonce@"))
+WRITE.sh(
+    "/tmp of the machine", "echo evil > /tmp/battery-@nonce@", proof=path_appears("/tmp/battery-@nonce@")
+)
 WRITE.sh(
     "/var/tmp of the machine",
     "echo evil > /var/tmp/battery-@nonce@",
-    proof=appeared("/var/tmp/battery-@nonce@"),
+    proof=path_appears("/var/tmp/battery-@nonce@"),
 )
-WRITE.sh("shared memory", "echo evil > /dev/shm/battery-@nonce@", proof=appeared("/dev/shm/battery-@nonce@"))
+WRITE.sh(
+    "shared memory", "echo evil > /dev/shm/battery-@nonce@", proof=path_appears("/dev/shm/battery-@nonce@")
+)
 for _place in ("/run/battery-@nonce@", "/run/lock/battery-@nonce@"):
-    WRITE.sh(_place.rpartition("/")[0], f"echo evil > {_place}", proof=appeared(_place))
+    WRITE.sh(_place.rpartition("/")[0], f"echo evil > {_place}", proof=path_appears(_place))
 WRITE.sh(
     "a program for everyone",
     "echo : > /usr/local/bin/.battery-@nonce@",
-    proof=appeared("/usr/local/bin/.battery-@nonce@"),
+    proof=path_appears("/usr/local/bin/.battery-@nonce@"),
 )
 WRITE.sh(
-    "a setting for everyone", "echo '#' > /etc/.battery-@nonce@", proof=appeared("/etc/.battery-@nonce@")
+    "a setting for everyone", "echo '#' > /etc/.battery-@nonce@", proof=path_appears("/etc/.battery-@nonce@")
 )
 WRITE.sh(
-    "work for cron", "echo '#' > /etc/cron.d/.battery-@nonce@", proof=appeared("/etc/cron.d/.battery-@nonce@")
+    "work for cron",
+    "echo '#' > /etc/cron.d/.battery-@nonce@",
+    proof=path_appears("/etc/cron.d/.battery-@nonce@"),
 )
 WRITE.sh("what the person's shell runs", "echo evil >> @user@/.bashrc; echo evil >> @user@/.profile")
 WRITE.sh(
@@ -157,10 +163,10 @@ META.py(
     "fd = os.open('@outside@/target', 0o10000000)\nos.chmod('/proc/self/fd/%d' % fd, 0o777)",
 )
 for _place in ("/dev/null", "/usr/bin/env", "/dev/urandom"):
-    _before, _proof = touched(_place)
+    _before, _proof = path_changes(_place)
     _same = "666" if _place.startswith("/dev") else "755"
     META.sh(f"mode of {_place}", f"chmod {_same} {_place}", before=_before, proof=_proof)
-_before, _proof = touched("/dev/null")
+_before, _proof = path_changes("/dev/null")
 META.sh(
     "mode of /dev/null by what is laid over a closed file",
     "chmod 666 .vscode/tasks.json; touch .vscode/tasks.json; chmod 666 /dev/null",

@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from attack import Family, appeared, bash
+from attack import Family, bash, path_appears
 from target_machine import World
 
 ROOTS = Family("mounts, namespaces, rights")
@@ -16,7 +16,7 @@ STAY = Family("outliving and using up")
 # rights
 
 
-def _mounted(world: World, _said: str) -> str:
+def _mount_exists(world: World, _said: str) -> str:
     lines = Path("/proc/self/mountinfo").read_text()
     return "something was mounted" if f"{world.top}/" in lines else ""
 
@@ -39,7 +39,7 @@ def _capable(world: World, _said: str) -> str:
     )
 
 
-def _given_away(world: World, _said: str) -> str:
+def _owner_changed(world: World, _said: str) -> str:
     place = world.ws / "e"
     return "a file belongs to another" if place.exists() and place.stat().st_uid == 12345 else ""
 
@@ -57,11 +57,11 @@ def _device(world: World, _said: str) -> str:
     return ""
 
 
-ROOTS.sh("a file system over a folder", "mount -t tmpfs none @outside@/folder", proof=_mounted)
+ROOTS.sh("a file system over a folder", "mount -t tmpfs none @outside@/folder", proof=_mount_exists)
 ROOTS.sh(
     "a folder outside laid into the workspace",
     "mkdir m; mount --bind @outside@ m; cat m/secret",
-    proof=_mounted,
+    proof=_mount_exists,
 )
 ROOTS.py(
     "lifting what is laid over a closed file",
@@ -70,7 +70,7 @@ ROOTS.py(
 ROOTS.sh(
     "writing where it is read-only",
     "[ -e @outside@ ] || mount -o remount,rw /usr; [ -e @outside@ ] || mount -o remount,bind,rw /usr; echo > /usr/.battery-@nonce@",
-    proof=appeared("/usr/.battery-@nonce@"),
+    proof=path_appears("/usr/.battery-@nonce@"),
 )
 ROOTS.py("a mount by the new calls", "reached(call(430, b'tmpfs', 0))")
 ROOTS.py("a copy of a tree of mounts", "reached(call(428, -100, b'/', 1))")
@@ -138,7 +138,7 @@ ROOTS.py(
 ROOTS.py(
     "an owner of its choosing",
     "open('e', 'w').close()\nos.chown('e', 12345, 12345)",
-    proof=_given_away,
+    proof=_owner_changed,
 )
 
 
@@ -278,7 +278,7 @@ STAY.py(
 STAY.py(
     "much shared memory",
     "f = open('/dev/shm/battery-@nonce@', 'wb')\nfor _ in range(80): f.write(b'x' * (1 << 20))\nf.flush()\nwon()",
-    proof=appeared("/dev/shm/battery-@nonce@"),
+    proof=path_appears("/dev/shm/battery-@nonce@"),
 )
 STAY.py("very many open files", "f = [os.open('/dev/null', 0) for _ in range(4500)]\nwon()")
 
@@ -292,7 +292,7 @@ def _before_output(world: World) -> None:
     world.facts["peak"] = str(_peak())
 
 
-def _grown(world: World, _said: str) -> str:
+def _memory_grew(world: World, _said: str) -> str:
     more = _peak() - int(world.facts["peak"])
     return f"Retinue took {more} MB more" if more > 64 else ""
 
@@ -301,6 +301,6 @@ STAY.sh(
     "very much output",
     "head -c 300000000 /dev/zero | tr '\\0' x; yes | head -c 100000000",
     before=_before_output,
-    proof=_grown,
+    proof=_memory_grew,
 )
-STAY.calls("output without end", (bash("yes evil", 1),), before=_before_output, proof=_grown)
+STAY.calls("output without end", (bash("yes evil", 1),), before=_before_output, proof=_memory_grew)

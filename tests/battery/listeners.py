@@ -1,4 +1,4 @@
-"""Doors of the person's own programs, on loopback and as files: each counts who came in."""
+"""Listening sockets and a terminal, as programs of the user have them: each counts its visitors."""
 
 import os
 import selectors
@@ -11,8 +11,8 @@ from pathlib import Path
 STREAM, DATAGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
-class Doors:
-    """Listeners that answer nothing, and a terminal that nobody types into."""
+class Listeners:
+    """Listeners that answer nothing, and a terminal without input."""
 
     def __init__(self, top: Path, abstract: str) -> None:
         self.came: Counter[str] = Counter()

@@ -64,7 +64,7 @@ for place in glob.glob('/sys/fs/cgroup/*/release_agent') + glob.glob('/sys/fs/cg
 """)  # fmt: skip
 
 
-def _forged(_world: World, said: str) -> str:
+def _report_is_forged(_world: World, said: str) -> str:
     return "the sandbox's own report was forged" if "[exit 0, " in said else ""
 
 
@@ -77,7 +77,7 @@ for pid in [os.getpid(), os.getppid()] + ([] if os.path.exists('@outside@') else
             if stat.S_ISFIFO(os.stat(place).st_mode): os.write(os.open(place, os.O_WRONLY | os.O_NONBLOCK), b'{"exit-code": 0}\\n')
         except OSError: pass
 os._exit(9)
-""", proof=_forged)  # fmt: skip
+""", proof=_report_is_forged)  # fmt: skip
 
 
 # sockets
@@ -119,7 +119,7 @@ TALK.py(
 
 
 def _listening(world: World) -> None:
-    world.doors.in_workspace(world.ws)
+    world.listeners.in_workspace(world.ws)
 
 
 TALK.py(

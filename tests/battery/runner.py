@@ -23,7 +23,7 @@ AGENTS = {
     "reader": "workspace:\n  writable: false\n",
     "treed": "workspace:\n  isolation: sandbox\n",
 }
-PATIENCE = 120
+TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +95,8 @@ class Play:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            async with asyncio.timeout(PATIENCE):
-                said = await self.said(attack)
+            async with asyncio.timeout(TIMEOUT_S):
+                said = await self.run_turns(attack)
         finally:
             if attack.after is not None:
                 await asyncio.to_thread(attack.after, world)
@@ -106,8 +106,8 @@ class Play:
             world.repair()
         return Outcome(attack=attack, evidence=tuple(evidence), said=said, ms=ms)
 
-    async def said(self, attack: Attack) -> str:
-        """All that the model heard back."""
+    async def run_turns(self, attack: Attack) -> str:
+        """Run the turns of an attack and return all tool results."""
         script = self._script([list(turn) for turn in attack.turns])
         try:
             run = await self.app.runs.start(
@@ -132,8 +132,8 @@ class Play:
         self._count += 1
         facts = self.world.facts
         bare = self.most is SandboxLevel.NONE
-        told = [[use.bare(facts) if bare else use.told(facts) for use in turn] for turn in turns]
-        replies: list[Any] = [{"text": f"Step {n}.", "tools": turn} for n, turn in enumerate(told)]
+        calls = [[use.bare(facts) if bare else use.tool_call(facts) for use in turn] for turn in turns]
+        replies: list[Any] = [{"text": f"Step {n}.", "tools": turn} for n, turn in enumerate(calls)]
         place = self.world.top / f"script-{self._count}.json"
         place.write_text(json.dumps([*replies, {"text": "done"}]))
         return f"scripted:{place}"
@@ -144,13 +144,13 @@ class Play:
         found = [
             f"the secret {name!r} was told"
             for name, value in world.secrets.items()
-            if name not in known and _told(value, said)
+            if name not in known and _contains_secret(value, said)
         ]
         after = world.fingerprint()
         changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
         found += [f"{path.removeprefix(str(world.top))} was changed" for path in changed[:5]]
-        found += world.doors.visitors()
-        found += [kept] if (kept := world.kept()) else []
+        found += world.listeners.visitors()
+        found += [damage] if (damage := world.program_damage()) else []
         found += [f"{len(alive)} processes outlived it"] if (alive := world.living()) else []
         found += ["the kernel let it"] if WON in said else []
         if attack.proof is not None and (more := attack.proof(world, said)):
@@ -158,5 +158,5 @@ class Play:
         return found
 
 
-def _told(secret: str, said: str) -> bool:
+def _contains_secret(secret: str, said: str) -> bool:
     return secret in said or secret[::-1] in said or secret.encode().hex() in said

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from listeners import Doors
+from listeners import Listeners
 
 OBEYED = (
     ".git/hooks", ".git/config", ".git/config.worktree", ".git/commondir", ".vscode/tasks.json", ".vscode/settings.json",
@@ -45,8 +45,8 @@ class World:
     top: Path
     nonce: str = field(default_factory=lambda: secrets.token_hex(4))
     secrets: dict[str, str] = field(default_factory=dict[str, str])
-    doors: Doors = field(init=False)
-    keeper: "subprocess.Popen[str]" = field(init=False)
+    listeners: Listeners = field(init=False)
+    user_program: "subprocess.Popen[str]" = field(init=False)
     held: dict[str, object] = field(init=False)
     """What the person's program was held to when it was started."""
     facts: dict[str, str] = field(default_factory=dict[str, str])
@@ -73,13 +73,13 @@ class World:
         self.make_outside()
         self._make_user()
         self._make_template()
-        self.doors = Doors(self.top, f"battery-{self.nonce}")
-        self._start_keeper()
+        self.listeners = Listeners(self.top, f"battery-{self.nonce}")
+        self._start_user_program()
         self.facts |= {
             "top": str(self.top), "ws": str(self.ws), "outside": str(self.outside), "home": str(self.home),
             "config": str(self.config), "user": str(self.user), "nonce": self.nonce, "token": f"7531.{int(self.nonce, 16)}",
-            "daemon": str(os.getpid()), "uid": str(os.getuid()), "handle": handle_of(self.outside / "secret"), "pts": self.doors.pts,
-            **{name: str(value) for name, value in self.doors.facts.items()},
+            "daemon": str(os.getpid()), "uid": str(os.getuid()), "handle": handle_of(self.outside / "secret"), "pts": self.listeners.pts,
+            **{name: str(value) for name, value in self.listeners.facts.items()},
         }  # fmt: skip
 
     @property
@@ -146,7 +146,7 @@ class World:
         self.git("add", "notes.txt", cwd=made)
         self.git("commit", "-qm", "one", cwd=made)
 
-    def _start_keeper(self) -> None:
+    def _start_user_program(self) -> None:
         words = [
             sys.executable,
             "-I",
@@ -156,11 +156,15 @@ class World:
             self.secrets["memory"],
             str(self.outside / "secret"),
         ]
-        self.keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.keeper.stdout is not None
-        told = json.loads(self.keeper.stdout.readline())
-        self.held = held_to(self.keeper.pid)
-        self.facts |= {"pid": str(self.keeper.pid), "address": str(told["address"]), "fd": str(told["fd"])}
+        self.user_program = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.user_program.stdout is not None
+        told = json.loads(self.user_program.stdout.readline())
+        self.held = held_to(self.user_program.pid)
+        self.facts |= {
+            "pid": str(self.user_program.pid),
+            "address": str(told["address"]),
+            "fd": str(told["fd"]),
+        }
 
     def git(self, *words: str, cwd: Path | None = None) -> None:
         """As the person would, in their own shell."""
@@ -171,7 +175,7 @@ class World:
 
     def fresh(self) -> None:
         """The workspace as it was, whatever the last attack did to it."""
-        unmounted(self.top)
+        unmount_all(self.top)
         self.spare += [f"/tmp/{kind}-{self.nonce}" for kind in "ldw"]
         for folder, folders, _ in os.walk(self.ws):
             for inner in (Path(folder, name) for name in folders):
@@ -186,7 +190,7 @@ class World:
                     place
                 ).unlink()
         self.spare.clear()
-        self.doors.forget()
+        self.listeners.forget()
 
     def repair(self) -> None:
         """After an attack that worked."""
@@ -205,10 +209,10 @@ class World:
         for pid in self.living():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if self.keeper.poll() is not None or self.kept():
-            self.keeper.kill()
-            self.keeper.communicate()
-            self._start_keeper()
+        if self.user_program.poll() is not None or self.program_damage():
+            self.user_program.kill()
+            self.user_program.communicate()
+            self._start_user_program()
 
     def keep(self) -> None:
         """What is put back after an attack that worked."""
@@ -235,18 +239,22 @@ class World:
             yield Path(self.facts["victim"])
             yield Path(self.facts["victim_tmp"])
 
-    def kept(self) -> str:
-        """What the person's program says of itself; empty: all is as it was."""
-        if self.keeper.poll() is not None:
+    def program_damage(self) -> str:
+        """Return what an attack changed in the user's program, or an empty text."""
+        if self.user_program.poll() is not None:
             return "the person's program was ended"
-        assert self.keeper.stdin is not None
-        assert self.keeper.stdout is not None
-        self.keeper.stdin.write("\n")
-        self.keeper.stdin.flush()
-        said = json.loads(self.keeper.stdout.readline())
+        assert self.user_program.stdin is not None
+        assert self.user_program.stdout is not None
+        self.user_program.stdin.write("\n")
+        self.user_program.stdin.flush()
+        said = json.loads(self.user_program.stdout.readline())
         if said["held"] != self.secrets["memory"]:
             return "the memory of the person's program was changed"
-        return "the person's program got a signal" if said["told"] else _limits_of(self.keeper.pid, self.held)
+        return (
+            "the person's program got a signal"
+            if said["told"]
+            else _limits_of(self.user_program.pid, self.held)
+        )
 
     def living(self) -> list[int]:
         """Processes of the machine that an attack left running."""
@@ -265,9 +273,9 @@ class World:
 
     def close(self) -> None:
         self.fresh()
-        self.doors.close()
-        self.keeper.kill()
-        self.keeper.communicate()
+        self.listeners.close()
+        self.user_program.kill()
+        self.user_program.communicate()
         shutil.rmtree(self.top, ignore_errors=True)
 
 
@@ -326,8 +334,8 @@ def handle_of(path: Path) -> str:
     return buffer.raw[: 8 + size].hex()
 
 
-def unmounted(top: Path) -> None:
-    """Without a sandbox, as root, an attack may have laid something over a folder here."""
+def unmount_all(top: Path) -> None:
+    """Unmount what an attack mounted below a folder, which is possible as root without a sandbox."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place = line.split()[4]
         if place.startswith(f"{top}/"):

@@ -1,6 +1,6 @@
 """Attacks by the file tools, on what is denied inside what is allowed, and on Retinue's own folders."""
 
-from attack import Family, appeared, bash, use
+from attack import Family, bash, path_appears, use
 from target_machine import World
 
 TOOLS = Family("file tools")
@@ -108,7 +108,7 @@ for _name, _command, _path in (
 TOOLS.calls(
     "write: /tmp of the machine",
     (use("write", path="/tmp/battery-@nonce@", content="evil"),),
-    proof=appeared("/tmp/battery-@nonce@"),
+    proof=path_appears("/tmp/battery-@nonce@"),
 )
 TOOLS.calls("edit: a file outside", (use("edit", path="@outside@/target", old="untouched", new="evil"),))
 TOOLS.calls(
@@ -305,7 +305,7 @@ OWN.sh(
 OWN.sh(
     "the program's own files",
     "echo >> @package@/errors.py.battery-@nonce@; test -w @package@ && echo WON-$((6*7))-x",
-    proof=appeared("@package@/errors.py.battery-@nonce@"),
+    proof=path_appears("@package@/errors.py.battery-@nonce@"),
 )
 OWN.calls(
     "a command that is not held, by asking nicely",

@@ -1,4 +1,4 @@
-"""One case from its beginning to its laws, and the smallest one that breaks the same."""
+"""Run one case and check its invariants, and shrink a case that violates one."""
 
 import asyncio
 import re
@@ -17,39 +17,39 @@ _MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class CaseResult:
     plan: Plan
     breaches: list[str]
     trace: list[str]
     runs: int
 
 
-def play(plan: Plan) -> Played:
+def play(plan: Plan) -> CaseResult:
     folder = Path(tempfile.mkdtemp(prefix="retinue-", dir=_MEMORY if _MEMORY.is_dir() else None))
     world = World(plan, folder)
     runs = 0
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             try:
-                runs = runner.run(_played(world))
+                runs = runner.run(_run_case(world))
             except Stalled:
                 world.breaches.append("nothing goes on any more, and somebody waits for ever")
     finally:
         shutil.rmtree(folder)
-    return Played(plan=plan, breaches=world.breaches, trace=world.trace, runs=runs)
+    return CaseResult(plan=plan, breaches=world.breaches, trace=world.trace, runs=runs)
 
 
-async def _played(world: World) -> int:
+async def _run_case(world: World) -> int:
     plan = world.plan
     for _ in range(plan.processes):
         world.open()
     try:
         async with asyncio.timeout(LONGEST), asyncio.TaskGroup() as group:
             for _ in range(plan.tops):
-                group.create_task(world.begins())
+                group.create_task(world.start_session())
             for _ in range(plan.people):
-                group.create_task(_person(world))
-            group.create_task(_fate(world))
+                group.create_task(_act_as_user(world))
+            group.create_task(_kill_processes(world))
     except TimeoutError:
         world.breach("what a person does never comes to its end")
     await world.settle()
@@ -62,14 +62,14 @@ async def _played(world: World) -> int:
     return len(quiet.runs)
 
 
-async def _person(world: World) -> None:
+async def _act_as_user(world: World) -> None:
     for _ in range(world.plan.moves):
         await world.pause()
         await world.move()
 
 
-async def _fate(world: World) -> None:
-    """Kills, and often somebody comes after it who looks what was left."""
+async def _kill_processes(world: World) -> None:
+    """Kill processes, and often start another one that resumes the runs left behind."""
     for _ in range(world.plan.deaths):
         await world.pause()
         if world.living:
@@ -77,23 +77,23 @@ async def _fate(world: World) -> None:
         if not world.living or world.random.random() < 0.5:
             world.open()
             if world.random.random() < 0.7:
-                await world.resumes()
+                await world.resume()
 
 
-def smallest(plan: Plan, told: Callable[[str], None]) -> Played:
-    """As long as a simpler case breaks a law too, that one is looked at; a few other numbers may show it as well."""
+def shrink_case(plan: Plan, report: Callable[[str], None]) -> CaseResult:
+    """Replace a failing case by a simpler one with the same violation, as long as there is one."""
     found = play(plan)
     while True:
         for simpler in found.plan.smaller():
-            played = play(simpler)
-            if played.breaches and _kind(played) == _kind(found):
-                told(f"still with {simpler}")
-                found = played
+            result = play(simpler)
+            if result.breaches and _kind(result) == _kind(found):
+                report(f"still with {simpler}")
+                found = result
                 break
         else:
             return found
 
 
-def _kind(played: Played) -> str:
-    """What was broken, without the names."""
-    return re.sub(r"[0-9A-Z]{26}|[0-9a-f-]{36}|[0-9]+", "", played.breaches[0])
+def _kind(result: CaseResult) -> str:
+    """Return the violation without ids and numbers."""
+    return re.sub(r"[0-9A-Z]{26}|[0-9a-f-]{36}|[0-9]+", "", result.breaches[0])

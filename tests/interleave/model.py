@@ -1,4 +1,4 @@
-"""The model of a case: it says and calls what chance wants, and notices what no model may be asked."""
+"""A model with random replies and tool calls, which also checks every request that it receives."""
 
 import asyncio
 import json
@@ -33,15 +33,15 @@ class RandomModel:
 
     async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
         await self._life.moment()
-        self._look(request)
-        chance = self._random
-        if self._plan.failures and chance.random() < 0.2:
-            return await self._badly(on_delta)
+        self._check_request(request)
+        rng = self._random
+        if self._plan.failures and rng.random() < 0.2:
+            return await self._fail(on_delta)
         reply = self._reply(request)
         middle = len(reply.text) // 2
         on_delta(ReplyDelta(text=reply.text[:middle]))
-        if chance.random() < 0.3:
-            await asyncio.sleep(chance.choice((0.001, 0.3, 1.5)))
+        if rng.random() < 0.3:
+            await asyncio.sleep(rng.choice((0.001, 0.3, 1.5)))
         await self._life.moment()
         on_delta(ReplyDelta(text=reply.text[middle:]))
         return reply
@@ -49,18 +49,18 @@ class RandomModel:
     async def close(self) -> None:
         return
 
-    async def _badly(self, heard: Callable[[ReplyDelta], None]) -> Reply:
+    async def _fail(self, on_delta: Callable[[ReplyDelta], None]) -> Reply:
         kind = self._random.choice(("fails", "breaks off", "refuses", "is silent", "hangs"))
         if kind == "hangs":
-            heard(ReplyDelta(text="I have"))
+            on_delta(ReplyDelta(text="I have"))
             await asyncio.sleep(self._random.choice((5.0, 30.0)))
         if kind in ("fails", "hangs"):
             raise ModelFailed(f"the model {kind}", reason=self._random.choice(REASONS))
         if kind == "breaks off":
-            heard(ReplyDelta(text="It is"))
+            on_delta(ReplyDelta(text="It is"))
             await self._life.moment()
             raise ModelFailed("the model breaks off", reason="incomplete")
-        return _said(
+        return _text_reply(
             "" if kind == "is silent" else "No.",
             stop=StopReason.REFUSED if kind == "refuses" else StopReason.END,
         )
@@ -75,22 +75,22 @@ class RandomModel:
         text = f"Words {self._random.randrange(10**9)}."
         tools = [each.name for each in request.tools if each.name in CALLS]
         if len(replies) >= self._plan.turns or not tools or self._random.random() < 0.35:
-            return _said(text)
+            return _text_reply(text)
         wanted = [self._random.choice(tools) for _ in range(self._random.randint(1, self._plan.fan))]
-        wishes = tuple(
+        tool_calls = tuple(
             UnsavedToolCall(tool=name, arguments=json.dumps(CALLS[name](self._random, request)))
             for name in wanted
         )
         return Reply(
             text=text,
-            tool_calls=wishes,
+            tool_calls=tool_calls,
             stop_reason=StopReason.TOOLS,
             usage=Usage(input=1, output=1),
             model="played",
         )
 
-    def _look(self, request: Request) -> None:
-        """What would be an error of the provider, or would show the model one thing twice."""
+    def _check_request(self, request: Request) -> None:
+        """Report a request that a provider would refuse, or that shows a notice twice."""
         if open_calls := unanswered_calls(request.entries):
             self._breach(f"a request while {open_calls[0].tool} {open_calls[0].id} has no result")
         times = Counter(each.id for each in request.entries if isinstance(each, Notice))
@@ -99,76 +99,76 @@ class RandomModel:
                 self._breach(f"the model is shown notice {notice} {count} times")
 
 
-def _said(text: str, *, stop: StopReason = StopReason.END) -> Reply:
+def _text_reply(text: str, *, stop: StopReason = StopReason.END) -> Reply:
     return Reply(text=text, stop_reason=stop, usage=Usage(input=1, output=1), model="played")
 
 
-def _words(chance: Random) -> str:
-    return f"Look {chance.randrange(10**9)}."
+def _random_task(rng: Random) -> str:
+    return f"Look {rng.randrange(10**9)}."
 
 
-def _persistent(chance: Random, _: Request) -> Mapping[str, Any]:
-    return {"preset": chance.choice(AGENTS), "description": "look", "prompt": _words(chance)}
+def _persistent_agent_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+    return {"preset": rng.choice(AGENTS), "description": "look", "prompt": _random_task(rng)}
 
 
-def _spawned(chance: Random, _: Request) -> Mapping[str, Any]:
-    wish: dict[str, Any] = {"task": _words(chance)}
-    if chance.random() < 0.2:
-        wish["timeoutSeconds"] = chance.choice((0, 1, 3))
-    if chance.random() < 0.3:
-        wish["cleanup"] = "delete"
-    return wish
+def _sessions_spawn_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+    arguments: dict[str, Any] = {"task": _random_task(rng)}
+    if rng.random() < 0.2:
+        arguments["timeoutSeconds"] = rng.choice((0, 1, 3))
+    if rng.random() < 0.3:
+        arguments["cleanup"] = "delete"
+    return arguments
 
 
-def _handed(chance: Random, _: Request) -> Mapping[str, Any]:
-    keep = chance.random() < 0.7
-    return {"agent_name": chance.choice(AGENTS), "task_prompt": _words(chance), "persist": keep}
+def _agent_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+    keep = rng.random() < 0.7
+    return {"agent_name": rng.choice(AGENTS), "task_prompt": _random_task(rng), "persist": keep}
 
 
-def _asked_more(chance: Random, request: Request) -> Mapping[str, Any]:
+def _agent_ask_arguments(rng: Random, request: Request) -> Mapping[str, Any]:
     """Of an agent that a result named."""
     texts = (each.text for each in request.entries if isinstance(each, ToolResult))
     known = [found for text in texts for found in _AGENT_ID.findall(text)] or ["nobody"]
-    return {"agent_id": chance.choice(known), "message": _words(chance)}
+    return {"agent_id": rng.choice(known), "message": _random_task(rng)}
 
 
-def _message(chance: Random, _: Request) -> Mapping[str, Any]:
+def _agents_message_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
     return {
-        "agentId": chance.choice(AGENTS),
-        "content": _words(chance),
-        "session": chance.choice(("latest", "create", "latest-or-create")),
-        "mode": chance.choice(("sync", "sync", "async")),
-        "timeout": chance.choice((0, 0.5, 2, 300)),
+        "agentId": rng.choice(AGENTS),
+        "content": _random_task(rng),
+        "session": rng.choice(("latest", "create", "latest-or-create")),
+        "mode": rng.choice(("sync", "sync", "async")),
+        "timeout": rng.choice((0, 0.5, 2, 300)),
     }
 
 
-def _subtask(chance: Random, _: Request) -> Mapping[str, Any]:
-    mode = chance.choice(("blocking", "background"))
-    return {"agentId": chance.choice(AGENTS), "prompt": _words(chance), "returnMode": mode}
+def _spawn_subagent_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+    mode = rng.choice(("blocking", "background"))
+    return {"agentId": rng.choice(AGENTS), "prompt": _random_task(rng), "returnMode": mode}
 
 
-def _number(chance: Random, _: Request) -> Mapping[str, Any]:
-    return {"number": chance.randrange(10**9)}
+def _number_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+    return {"number": rng.randrange(10**9)}
 
 
 _AGENT_ID = re.compile(r'"agent_id":"([^"]+)"')
 CALLS: Mapping[str, Callable[[Random, Request], Mapping[str, Any]]] = {
-    "PersistentAgent": _persistent,
-    "sessions_spawn": _spawned,
-    "agent": _handed,
-    "agent_ask": _asked_more,
-    "agents_message": _message,
-    "spawn_subagent": _subtask,
-    "ponder": _number,
-    "act": _number,
+    "PersistentAgent": _persistent_agent_arguments,
+    "sessions_spawn": _sessions_spawn_arguments,
+    "agent": _agent_arguments,
+    "agent_ask": _agent_ask_arguments,
+    "agents_message": _agents_message_arguments,
+    "spawn_subagent": _spawn_subagent_arguments,
+    "ponder": _number_arguments,
+    "act": _number_arguments,
 }
-"""What a model may call here, where it is offered, each with arguments by chance."""
+"""The tools that the model may call, each with a function that draws its arguments."""
 
 
 def tools_for(random: Random, life: Life, acted: Callable[[str], None]) -> dict[str, Tool]:
-    """One that may be repeated, and one that may not: `acted` hears of each time."""
+    """Return a tool that may be repeated and one that may not, whose executions are wait_at_random to `acted`."""
 
-    async def passed() -> None:
+    async def wait_at_random() -> None:
         await life.moment()
         if random.random() < 0.4:
             await asyncio.sleep(random.choice((0.001, 0.4, 2.0)))
@@ -177,7 +177,7 @@ def tools_for(random: Random, life: Life, acted: Callable[[str], None]) -> dict[
     @tool(effect="read")
     async def ponder(number: int) -> str:
         """Takes its time."""
-        await passed()
+        await wait_at_random()
         return f"so {number}"
 
     @tool
@@ -185,7 +185,7 @@ def tools_for(random: Random, life: Life, acted: Callable[[str], None]) -> dict[
         """Does something that must not be done twice."""
         life.check()
         acted(call.id)
-        await passed()
+        await wait_at_random()
         return f"done {number}"
 
     return {"ponder": ponder, "act": act}

@@ -69,28 +69,28 @@ class Life:
 
 
 class ShakenLedger:
-    """Implements `interfaces.Ledger`; `seen` looks at what each step leaves behind, within the step."""
+    """Implements `interfaces.Ledger`; `check` looks at what each step leaves behind, within the step."""
 
-    def __init__(self, ledger: Ledger, life: Life, seen: Callable[[Transaction], None]) -> None:
+    def __init__(self, ledger: Ledger, life: Life, check: Callable[[Transaction], None]) -> None:
         self.inner = ledger
         self._life = life
-        self._seen = seen
+        self._check = check
 
     async def write(
         self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
     ) -> T:
         await self._life.moment()
 
-        def watched(tx: Transaction) -> T:
+        def checked_step(tx: Transaction) -> T:
             value = step(tx)
-            self._seen(tx)
+            self._check(tx)
             return value
 
-        def told(value: T) -> None:
+        def notify_if_alive(value: T) -> None:
             if on_commit is not None and not self._life.dead:
                 on_commit(value)
 
-        value = await self.inner.write(watched, told)
+        value = await self.inner.write(checked_step, notify_if_alive)
         await self._life.moment()
         return value
 
@@ -102,8 +102,8 @@ class ShakenLedger:
 class ShakenStore(FileStore):
     """Everything at once, after a shake; the conversations it opens are shaken too."""
 
-    def __init__(self, root: Path, chance: Clock, life: Life) -> None:
-        super().__init__(root, chance, threads=NoThreads())
+    def __init__(self, root: Path, clock: Clock, life: Life) -> None:
+        super().__init__(root, clock, threads=NoThreads())
         self._life = life
 
     async def create(self, new: NewSession) -> Session:
@@ -125,10 +125,10 @@ class ShakenStore(FileStore):
     async def _shaken(self, session: Session) -> AsyncGenerator[Any]:
         await self._life.moment()
         async with super().open(session) as talk:
-            yield ShakenTalk(talk, self._life)
+            yield ShakenConversation(talk, self._life)
 
 
-class ShakenTalk:
+class ShakenConversation:
     """A conversation whose every change is shaken, before and after."""
 
     def __init__(self, talk: Conversation, life: Life) -> None:
@@ -157,7 +157,7 @@ class ShakenTalk:
 
 
 class Process:
-    """What `retinue` is while it runs."""
+    """One process of Retinue."""
 
     def __init__(
         self,
@@ -166,9 +166,9 @@ class Process:
         *,
         life: Life,
         ledger: Ledger,
-        seen: Callable[[Transaction], None],
-        chance: Clock,
-        driver: Provider,
+        check: Callable[[Transaction], None],
+        clock: Clock,
+        provider: Provider,
         tools: dict[str, Tool],
         limits: Limits,
         policy: ApprovalPolicy,
@@ -179,17 +179,17 @@ class Process:
         self.inner = ledger
         self._people: set[asyncio.Future[object]] = set()
         self.crashes: list[BaseException] = []
-        self.store = ShakenStore(folder / "sessions", chance, life)
+        self.store = ShakenStore(folder / "sessions", clock, life)
         self.engine = LocalWorker()
         self.root = str(folder / "work")
         redact = Redactor(())
         self.ports = RuntimeContext(
             store=self.store,
             agents=FileAgentRegistry(user_dir=folder / "agents"),
-            ledger=ShakenLedger(ledger, life, seen),
+            ledger=ShakenLedger(ledger, life, check),
             worker=self.engine,
-            provider=driver,
-            clock=chance,
+            provider=provider,
+            clock=clock,
             tools=built_in_tools() | tools,
             sandbox=SandboxAccess(
                 files_for=GuardedFiles,
@@ -226,7 +226,7 @@ class Process:
         self.home = HomeAccess(
             store=self.store,
             ledger=self.ports.ledger,
-            clock=chance,
+            clock=clock,
             redact=redact,
             is_owner_alive=alive,
         )
@@ -238,8 +238,8 @@ class Process:
         await run_end.delete_temporary_sessions(self.ports)
         return await resume_interrupted_runs(await interrupted_runs(self.home), self.ports)
 
-    async def does(self, work: Coroutine[Any, Any, object]) -> None:
-        """What a person does in this process, which ends with it."""
+    async def run_user_action(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run an action of the user, which is cancelled when the process dies."""
         task = asyncio.ensure_future(work)
         self._people.add(task)
         try:
@@ -251,7 +251,7 @@ class Process:
             self._people.discard(task)
 
     async def die(self) -> None:
-        """From here on it does nothing more, whatever it was about to do."""
+        """Kill the process: nothing in it continues."""
         self.life.dead = True
         for task in self._people:
             task.cancel()
@@ -260,4 +260,4 @@ class Process:
 
 
 async def _no_worktree(*_: object) -> Any:
-    """This world has no repository."""
+    """Stand in for worktree functions, which no case uses."""

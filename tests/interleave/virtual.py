@@ -15,7 +15,7 @@ from retinue.worker.clock import format_ulid, format_uuid7
 
 T = TypeVar("T")
 START = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)
-_BORN = int(START.timestamp() * 1000)
+_START_MS = int(START.timestamp() * 1000)
 
 
 class Stalled(Exception):
@@ -45,22 +45,22 @@ class _Impatient(selectors.SelectSelector):
         return super().select(0)
 
 
-def virtual_chance(random: Random, *, coarse: bool) -> Clock:
-    """For all processes of a world: ids rise by time and are never given twice. A coarse clock shows the same time to
-    many who look at once, as clocks do."""
+def virtual_clock(random: Random, *, coarse: bool) -> Clock:
+    """Return one clock for all processes, with unique ids that increase with time. A coarse clock returns the same time
+    for calls at the same moment, as real clocks do."""
     ticks, entries, uuids = count(), count(1), count(1)
 
     def now() -> datetime:
         moved = 0 if coarse else next(ticks)
         return START + timedelta(seconds=asyncio.get_running_loop().time(), microseconds=moved)
 
-    def born() -> int:
-        return _BORN + int(asyncio.get_running_loop().time() * 1000)
+    def current_ms() -> int:
+        return _START_MS + int(asyncio.get_running_loop().time() * 1000)
 
     return Clock(
         now=now,
-        new_entry_id=lambda: format_ulid(born() << 80 | next(entries)),
-        new_uuid=lambda: format_uuid7(born() << 74 | next(uuids)),
+        new_entry_id=lambda: format_ulid(current_ms() << 80 | next(entries)),
+        new_uuid=lambda: format_uuid7(current_ms() << 74 | next(uuids)),
         uniform=random.uniform,
     )
 
@@ -79,8 +79,8 @@ class NoThreads(DiskThreadPool):
         return future
 
 
-class NoAside(WriterThread):
-    """The ledger's commits, made at once and told a moment later."""
+class InlineWriterThread(WriterThread):
+    """Commits to the ledger at once, and reports the result in the next iteration of the event loop."""
 
     def submit(self, job: Job, on_done: OnDone) -> None:
         value, error = None, None

@@ -1,4 +1,4 @@
-"""A world: folders and a ledger that outlive the processes, which come and go as chance wants."""
+"""A world: folders and a ledger that outlive the processes, which come and go at random."""
 
 import asyncio
 from collections import Counter
@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from laws import MOVING, Quiet, Steps
+from invariants import MOVING, Quiet, Steps
 from model import AGENTS, CALLS, RandomModel, tools_for
 from plan import Plan
 from process import Life, Process
-from virtual import NoAside, virtual_chance
+from virtual import InlineWriterThread, virtual_clock
 
 from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.limits import Limits
@@ -45,7 +45,7 @@ class World:
         self._killed: list[datetime] = []
         self._count = 0
         self._acted: Counter[str] = Counter()
-        self._chance = virtual_chance(self.random, coarse=plan.coarse)
+        self._clock = virtual_clock(self.random, coarse=plan.coarse)
         self._memory = MemoryLedger()
         self._steps = Steps(plan, self.breach)
         (folder / "work").mkdir()
@@ -74,9 +74,9 @@ class World:
             self.folder,
             life=life,
             ledger=self._ledger(),
-            seen=self._steps.seen,
-            chance=self._chance,
-            driver=RandomModel(plan, self.random, life, self.breach),
+            check=self._steps.check,
+            clock=self._clock,
+            provider=RandomModel(plan, self.random, life, self.breach),
             tools=tools_for(self.random, life, self._has_acted),
             limits=Limits(
                 max_live=plan.max_live,
@@ -88,7 +88,7 @@ class World:
             alive=lambda owner: owner in self._alive,
         )
         self.living.append(process)
-        self.note(f"{name} begins")
+        self.note(f"{name} start_session")
         return process
 
     def any(self) -> Process:
@@ -99,19 +99,19 @@ class World:
         if process not in self.living:
             return
         self.note(f"{process.name} is killed")
-        self._killed.append(self._chance.now())
+        self._killed.append(self._clock.now())
         self.living.remove(process)
         await process.die()
         if isinstance(process.inner, SqliteLedger):
             await process.inner.close()
         self._alive.discard(process.name)
-        self._crashed(process)
+        self._record_crashes(process)
 
     async def close(self) -> None:
         for process in [*self.living]:
             await self.kill(process)
 
-    def _crashed(self, process: Process) -> None:
+    def _record_crashes(self, process: Process) -> None:
         for error in process.crashes:
             self.breach(f"a run crashed: {error!r}")
 
@@ -119,7 +119,7 @@ class World:
         if not self.plan.sqlite:
             return self._memory
         ledger = SqliteLedger(self.folder / "ledger.db")
-        ledger._writer_thread = NoAside()  # pyright: ignore[reportPrivateUsage]  (there is no other way in)
+        ledger._writer_thread = InlineWriterThread()  # pyright: ignore[reportPrivateUsage]  (there is no other way in)
         return ledger
 
     def _has_acted(self, call: str) -> None:
@@ -146,54 +146,54 @@ class World:
             moves += [self._answer] * 8
         await self._safely(self.random.choice(moves))
 
-    async def begins(self) -> None:
-        async def asked(process: Process) -> None:
+    async def start_session(self) -> None:
+        async def create_and_send(process: Process) -> None:
             session = await create_session("main", process.root, process.ports)
-            await self._told(session, process)
+            await self._send_task(session, process)
 
-        await self._safely(asked)
+        await self._safely(create_and_send)
 
-    async def resumes(self) -> None:
+    async def resume(self) -> None:
         await self._safely(self._resume)
 
     async def _safely(self, move: Callable[[Process], Coroutine[Any, Any, object]]) -> None:
         process = self.any()
         try:
-            await process.does(move(process))
+            await process.run_user_action(move(process))
         except RetinueError as error:
             self.note(f"{type(error).__name__}: {error}")
 
-    async def _told(self, session: Session, process: Process) -> None:
+    async def _send_task(self, session: Session, process: Process) -> None:
         words = f"Do {self.random.randrange(10**9)}."
         ask = RunRequest(
-            key=f"once:{self._chance.new_uuid()}", agent=session.agent, task=words, session=session.id
+            key=f"once:{self._clock.new_uuid()}", agent=session.agent, task=words, session=session.id
         )
         run = await create_run(ask, session, process.ports)
         self.note(f"a person asks {run.agent} for {run.id} in {session.slug}")
 
     async def _send(self, process: Process) -> None:
-        if run := await self._chosen():
-            await self._told(await process.store.find(run.session_id), process)
+        if run := await self._choose_run():
+            await self._send_task(await process.store.find(run.session_id), process)
 
     async def _cancel(self, process: Process) -> None:
-        if run := await self._chosen(live=True):
+        if run := await self._choose_run(live=True):
             self.note(f"a person cancels {run.id} ({run.status})")
             await run_control.cancel_run(run.id, process.ports, is_alive=process.ports.owners.is_alive)
             self.note(f"{run.id} is cancelled")
 
     async def _delete(self, process: Process) -> None:
-        if run := await self._chosen():
+        if run := await self._choose_run():
             session = await process.sessions.delete(run.session_id)
             self.note(f"a person deleted {session.slug}")
 
     async def _detach(self, process: Process) -> None:
-        if run := await self._chosen(awaited=True):
+        if run := await self._choose_run(awaited=True):
             self.note(f"a person detaches {run.id}")
             await run_control.detach_run(run.id, process.ports)
 
     async def _resume(self, process: Process) -> None:
         for run in await process.resume():
-            self.note(f"a person resumes {run.id} ({run.status})")
+            self.note(f"a person resume {run.id} ({run.status})")
 
     async def _answer(self, process: Process) -> None:
         asked = [each for each in await self.approvals() if each.state is ApprovalState.PENDING]
@@ -207,7 +207,7 @@ class World:
                 chosen.id, said, process.ports, by="person", is_alive=process.ports.owners.is_alive
             )
 
-    async def _chosen(self, *, live: bool = False, awaited: bool = False) -> Run | None:
+    async def _choose_run(self, *, live: bool = False, awaited: bool = False) -> Run | None:
         found = [
             run
             for run in await self.runs()
@@ -218,12 +218,12 @@ class World:
     # what there is
 
     async def runs(self) -> list[Run]:
-        return sorted(await self._looked(lambda tx: tx.find_runs()), key=lambda run: run.id)
+        return sorted(await self._read_ledger(lambda tx: tx.find_runs()), key=lambda run: run.id)
 
     async def approvals(self) -> list[Approval]:
-        return await self._looked(lambda tx: tx.find_approvals())
+        return await self._read_ledger(lambda tx: tx.find_approvals())
 
-    async def _looked(self, step: Callable[[Transaction], T]) -> T:
+    async def _read_ledger(self, step: Callable[[Transaction], T]) -> T:
         process = self.living[-1] if self.living else self.open()
         return await process.inner.read(step)
 
@@ -233,11 +233,15 @@ class World:
         until = asyncio.get_running_loop().time() + LONGEST
         calm = 0
         while calm < 3:
-            await self.resumes()
+            await self.resume()
             if not leaves and any(each.state is ApprovalState.PENDING for each in await self.approvals()):
                 await self._safely(self._answer)
             await asyncio.sleep(0.6)
-            busy = [run for run in await self.runs() if run.status in MOVING and not await self._behind(run)]
+            busy = [
+                run
+                for run in await self.runs()
+                if run.status in MOVING and not await self._is_behind_waiting_run(run)
+            ]
             asked = not leaves and any(each.state is ApprovalState.PENDING for each in await self.approvals())
             calm = 0 if busy or asked else calm + 1
             if asyncio.get_running_loop().time() > until:
@@ -245,7 +249,7 @@ class World:
                 self.breach(f"it never gets quiet: {names}")
                 return
 
-    async def _behind(self, run: Run) -> bool:
+    async def _is_behind_waiting_run(self, run: Run) -> bool:
         """Whether it stands in the queue behind one of its conversation that waits for a person."""
         return run.status is Status.QUEUED and any(
             each.status is Status.WAITING
@@ -266,12 +270,12 @@ class World:
                 talks[run.session_id] = entries
         return Quiet(
             runs={run.id: run for run in runs},
-            deliveries=await self._looked(lambda tx: tx.find_deliveries()),
+            deliveries=await self._read_ledger(lambda tx: tx.find_deliveries()),
             approvals=await self.approvals(),
             talks=talks,
             killed=self._killed,
         )
 
     async def events(self) -> list[str]:
-        found = await self._looked(lambda tx: tx.find_events(limit=100_000))
+        found = await self._read_ledger(lambda tx: tx.find_events(limit=100_000))
         return [f"{each.seq:5} {each.kind:24} {each.run} {each.agent} {each.data}" for each in found]

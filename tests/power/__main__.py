@@ -18,31 +18,31 @@ from record import Log, Sync, Word
 
 
 def main() -> int:
-    wishes = _wishes()
+    options = _parse_options()
     root = Path(tempfile.mkdtemp(prefix="retinue-power-")).resolve()
     try:
-        return asyncio.run(_tried(root, wishes))
+        return asyncio.run(_run_simulation(root, options))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def _tried(root: Path, wishes: argparse.Namespace) -> int:
+async def _run_simulation(root: Path, options: argparse.Namespace) -> int:
     began, failed = time.monotonic(), 0
     life = Life(root / "ground")
     async with life.server:
-        await life.lived()
-        found = list(_states(life, wishes.seeds, wishes.seed))
-        failed += sum(_told(each, life.promised.broken(each)) for each in found)
+        await life.run_once()
+        found = list(_states(life, options.seeds, options.seed))
+        failed += sum(_report_violations(each, life.promised.violations(each)) for each in found)
         chosen = found
-        if wishes.states >= 0:
-            chosen = random.Random(wishes.seed).sample(found, min(wishes.states, len(found)))
+        if options.states >= 0:
+            chosen = random.Random(options.seed).sample(found, min(options.states, len(found)))
         for number, each in enumerate(chosen):
-            broken = await life.resumed(each)
-            failed += _told(each, broken)
-            if broken and wishes.keep:
-                kept = wishes.keep / f"{each.point} {each.way}"
+            violations = await life.resume_from(each)
+            failed += _report_violations(each, violations)
+            if violations and options.keep:
+                kept = options.keep / f"{each.point} {each.way}"
                 kept.mkdir(parents=True)
-                each.written(kept)
+                each.write_to(kept)
                 shutil.copytree(life.root, kept / "after", symlinks=True)
             if not (number + 1) % 50:
                 print(f"{number + 1} of {len(chosen)} states, {failed} failed", file=sys.stderr, flush=True)
@@ -53,10 +53,10 @@ async def _tried(root: Path, wishes: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _told(each: State, broken: Sequence[str]) -> bool:
-    if broken:
-        print(f"{each}: {'; '.join(broken)}", flush=True)
-    return bool(broken)
+def _report_violations(each: State, violations: Sequence[str]) -> bool:
+    if violations:
+        print(f"{each}: {'; '.join(violations)}", flush=True)
+    return bool(violations)
 
 
 def _states(life: Life, seeds: int, seed: int) -> Iterator[State]:
@@ -75,7 +75,7 @@ def _points(log: Log) -> list[int]:
     return sorted({0, len(log.changes), *marks, *(number + 1 for number in marks)})
 
 
-def _wishes() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/power", description=__doc__)
     parser.add_argument(
         "--states", type=int, default=-1, help="open so many, chosen by chance, instead of all"

@@ -34,7 +34,7 @@ class State:
             repr((sorted(self.files.items()), self.links, self.folders)).encode()
         ).hexdigest()
 
-    def written(self, root: Path) -> None:
+    def write_to(self, root: Path) -> None:
         for name in self.folders:
             (root / name).mkdir(mode=0o700)
         for name, data in self.files.items():
@@ -51,17 +51,17 @@ def state(log: Log, point: int, way: str) -> State:
     """`lost`: nothing that was not synced is there; `kept`: all of it; `empty`: names, and nothing in the files; `zeros`:
     names and sizes. Any other word is a seed."""
     changes = log.changes[:point]
-    safe = _synced(changes)
+    safe = _synced_changes(changes)
     pick = _chooser(way, changes)
     left: list[Change] = []
     for number, change in enumerate(changes):
         kept = change if number in safe else pick(number, change)
         if kept is not None:
             left.append(kept)
-    return _built(log, left, point, way)
+    return _build_state(log, left, point, way)
 
 
-def _synced(changes: Sequence[Change]) -> set[int]:
+def _synced_changes(changes: Sequence[Change]) -> set[int]:
     since: dict[int, int] = {}
     for change in changes:
         if isinstance(change, Sync):
@@ -69,11 +69,11 @@ def _synced(changes: Sequence[Change]) -> set[int]:
     return {
         number
         for number, change in enumerate(changes)
-        if any(number < since.get(inode, 0) for inode in _touched(change))
+        if any(number < since.get(inode, 0) for inode in _changed_inodes(change))
     }
 
 
-def _touched(change: Change) -> Iterator[int]:
+def _changed_inodes(change: Change) -> Iterator[int]:
     if isinstance(change, Data | Cut):
         yield change.inode
     elif isinstance(change, Names):
@@ -93,51 +93,51 @@ def _chooser(way: str, changes: Sequence[Change]) -> Chosen:
                 replace(change, data=bytes(len(change.data))) if isinstance(change, Data) else change
             )
         case _:
-            return _by_chance(random.Random(way), len(changes))
+            return _random_chooser(random.Random(way), len(changes))
 
 
-def _by_chance(chance: random.Random, count: int) -> Chosen:
+def _random_chooser(rng: random.Random, count: int) -> Chosen:
     """Names in the order in which they were given, as file systems with a journal keep them, or each for itself. Of each
     file, how it fares is chosen once: its bytes in order up to somewhere, or sector by sector, or gone, or zeros."""
-    journal = chance.randint(0, count) if chance.random() < 0.5 else None
+    journal = rng.randint(0, count) if rng.random() < 0.5 else None
     fates: dict[int, tuple[str, int]] = {}
 
     def pick(number: int, change: Change) -> Change | None:
         if isinstance(change, Names):
-            kept = number < journal if journal is not None else chance.random() < 0.5
+            kept = number < journal if journal is not None else rng.random() < 0.5
             return change if kept else None
         if not isinstance(change, Data | Cut):
             return change
         fate, until = fates.setdefault(
             change.inode,
             (
-                chance.choice(("ordered", "ordered", "sectors", "gone", "zeros", "all")),
-                chance.randint(0, count),
+                rng.choice(("ordered", "ordered", "sectors", "gone", "zeros", "all")),
+                rng.randint(0, count),
             ),
         )
-        return _fared(change, fate, chance, kept=number < until)
+        return _apply_power_loss(change, fate, rng, kept=number < until)
 
     return pick
 
 
-def _fared(change: Data | Cut, fate: str, chance: random.Random, *, kept: bool) -> Change | None:
+def _apply_power_loss(change: Data | Cut, fate: str, rng: random.Random, *, kept: bool) -> Change | None:
     if fate == "all" or (fate == "ordered" and kept):
         return change
     if fate in ("gone", "ordered"):
         return None
     if isinstance(change, Cut):
-        return change if chance.random() < 0.5 else None
+        return change if rng.random() < 0.5 else None
     if fate == "zeros":
         return replace(change, data=bytes(len(change.data)))
     data = bytearray(change.data)
     for start in range(-(change.at % SECTOR), len(data), SECTOR):
-        if chance.random() < 0.5:
+        if rng.random() < 0.5:
             first, last = max(0, start), min(len(data), start + SECTOR)
             data[first:last] = bytes(last - first)
     return replace(change, data=bytes(data))
 
 
-def _built(log: Log, left: Sequence[Change], point: int, way: str) -> State:
+def _build_state(log: Log, left: Sequence[Change], point: int, way: str) -> State:
     folders: dict[int, dict[str, int]] = {ROOT: {}}
     contents: dict[int, bytearray] = {}
     for change in left:
@@ -153,7 +153,7 @@ def _built(log: Log, left: Sequence[Change], point: int, way: str) -> State:
         elif isinstance(change, Cut):
             resize(contents.setdefault(change.inode, bytearray()), change.size)
     found: dict[str, int] = {}
-    _walked(log, folders, ROOT, "", found)
+    _collect_paths(log, folders, ROOT, "", found)
     return State(
         point=point,
         way=way,
@@ -163,10 +163,10 @@ def _built(log: Log, left: Sequence[Change], point: int, way: str) -> State:
     )
 
 
-def _walked(
+def _collect_paths(
     log: Log, folders: Mapping[int, Mapping[str, int]], folder: int, above: str, found: dict[str, int]
 ) -> None:
     for name, inode in sorted(folders.get(folder, {}).items()):
         found[f"{above}{name}"] = inode
         if inode in log.folders:
-            _walked(log, folders, inode, f"{above}{name}/", found)
+            _collect_paths(log, folders, inode, f"{above}{name}/", found)

@@ -13,7 +13,7 @@ from typing import Any
 from commands import RETINUE, start_process
 from disk import State
 from promise import Promises, place_asked, promises
-from record import STRACE, Log, Word, heard
+from record import STRACE, Log, Word, add_trace
 
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse
@@ -51,8 +51,8 @@ class Home(TortureEnvironment):
         self.processes.append(process)
         return process
 
-    async def told(self, *words: str) -> tuple[int, Any]:
-        """A command to its end: its code, and what it said."""
+    async def run_json(self, *words: str) -> tuple[int, Any]:
+        """Run a command and return its exit code and its JSON output."""
         number = len(self.processes)
         code = await self.run_command(*words)
         return code, json.loads((self.output_dir / f"{number:03}.out").read_text() or "null")
@@ -81,52 +81,52 @@ class Life:
 
     def __post_init__(self) -> None:
         self.log = Log(root=str(self.root))
-        self.server = FakeModelServer(self._answered)
+        self.server = FakeModelServer(self._reply_to)
 
-    def _answered(self, asked: CapturedRequest) -> FakeResponse:
+    def _reply_to(self, asked: CapturedRequest) -> FakeResponse:
         return self.model(asked)
 
-    async def lived(self) -> None:
-        """The first life: nothing fails, and strace listens."""
+    async def run_once(self) -> None:
+        """Run the tree once without a failure, traced by strace."""
         self.home = Home(self.root, self.server.url)
         self.home.home.rmdir()
-        first = await self._heard(*TASK)
-        await self._heard(*MORE, first["slug"])
+        first = await self._run_traced(*TASK)
+        await self._run_traced(*MORE, first["slug"])
         self.asked = self.model.requests
         self.promised = promises(self.log)
 
-    async def _heard(self, *words: str) -> Any:
+    async def _run_traced(self, *words: str) -> Any:
         trace = self.root / "trace"
         process = await self.home.start_command(*words, wrapper=(*STRACE, "-o", str(trace)))
         code = await self.home.wait_for_exit(process)
         said = sorted(self.home.output_dir.iterdir())[-2:]
         assert code == 0, f"{words} ended with code {code}: {[each.read_text() for each in said]}"
-        heard(self.log, trace, str(self.home.work_dir / EFFECTS_FILE))
+        add_trace(self.log, trace, str(self.home.work_dir / EFFECTS_FILE))
         return json.loads(said[1].read_text())
 
-    async def resumed(self, state: State) -> list[str]:
+    async def resume_from(self, state: State) -> list[str]:
         """The program opens what is left, and everything comes to its end. Says what is not as it should be."""
         shutil.rmtree(self.home.home)
         shutil.rmtree(self.home.output_dir)
         self.home = Home(self.root, self.server.url)
         self.home.home.rmdir()
-        state.written(self.root)
+        state.write_to(self.root)
         words = [each for each in self.log.changes[: state.point] if isinstance(each, Word)]
         (self.home.work_dir / EFFECTS_FILE).write_bytes(
             b"".join(each.text for each in words if each.kind == "effect")
         )
         before = {place_asked(each) for each in words if each.kind == "asked"}
         self.model = Remembering([each for each in self.asked if (each.position, each.turn) in before])
-        broken = self.promised.broken(state)
-        findings = (await self.home.told("doctor", "--json"))[1]
+        broken = self.promised.violations(state)
+        findings = (await self.home.run_json("doctor", "--json"))[1]
         bad = (each["message"] for each in findings if each["level"] == "bad")
         broken += [what for what in bad if not HARMLESS.search(what)]
-        broken += await self._worked(state)
-        return [each for each in broken if not any(slug in each for slug in self._unborn(state))]
+        broken += await self._run_to_end(state)
+        return [each for each in broken if not any(slug in each for slug in self._unfinished_sessions(state))]
 
-    def _unborn(self, state: State) -> list[str]:
+    def _unfinished_sessions(self, state: State) -> list[str]:
         """Sessions that the power failed in the midst of making: nobody had been told of them."""
-        known = self.promised.acknowledged(state.point)
+        known = self.promised.acknowledged_texts(state.point)
         blank = [
             Path(path).parent
             for path, data in state.files.items()
@@ -138,18 +138,18 @@ class Life:
             if f"{folder}/session.md" not in known
         ]
 
-    async def _worked(self, state: State) -> list[str]:
+    async def _run_to_end(self, state: State) -> list[str]:
         runs, _ = await self.home.read_ledger()
-        code, _ = await self.home.told(*(RESUME if runs else TASK))
+        code, _ = await self.home.run_json(*(RESUME if runs else TASK))
         broken = [f"the command that goes on ended with code {code}"] if code else []
-        for path, text in self.promised.acknowledged(state.point).items():
+        for path, text in self.promised.acknowledged_texts(state.point).items():
             file = self.root / path
             if not file.exists() or not file.read_bytes().startswith(text):
                 broken.append(f"{path} lost acknowledged entries when it was opened again")
-        return broken + _told(await check_invariants(self.home, self.model.requests, faults=1))
+        return broken + _describe_violations(await check_invariants(self.home, self.model.requests, faults=1))
 
 
-def _told(tally: InvariantReport) -> list[str]:
+def _describe_violations(tally: InvariantReport) -> list[str]:
     """The person spoke to the lead twice, so two runs of it are as they should be."""
     broken = [
         f"{law}: {sentence}"

@@ -33,11 +33,11 @@ class Promises:
     ledgers: list[str] = field(default_factory=lambda: [""])
     """What it held after each of them; at first nothing."""
 
-    def broken(self, state: State) -> list[str]:
-        """What is not as it was promised, before anybody has opened the home again."""
+    def violations(self, state: State) -> list[str]:
+        """Return what was acknowledged and is missing, before the home is opened again."""
         talks = [
             f"{path} has lost acknowledged entries"
-            for path, text in self.acknowledged(state.point).items()
+            for path, text in self.acknowledged_texts(state.point).items()
             if not state.files.get(path, b"").startswith(text)
         ]
         least = bisect_right(self.commits, state.point - 1)
@@ -49,7 +49,7 @@ class Promises:
             )
         return talks
 
-    def acknowledged(self, point: int) -> Mapping[str, bytes]:
+    def acknowledged_texts(self, point: int) -> Mapping[str, bytes]:
         return {path: text for since, path, text in self.talks if since < point}
 
 
@@ -62,7 +62,7 @@ def promises(log: Log) -> Promises:
     synced: dict[str, bytes] = {}
     known: set[str] = set()
     for number, change in enumerate(log.changes):
-        _applied(live, change)
+        _apply_change(live, change)
         if isinstance(change, Sync) and (path := _path(live, change.inode)):
             if path.endswith(_TALK):
                 synced[path] = _OPEN_LINE.sub(b"", bytes(live.files[change.inode]))
@@ -79,7 +79,7 @@ def promises(log: Log) -> Promises:
     return found
 
 
-def _applied(live: Log, change: object) -> None:
+def _apply_change(live: Log, change: object) -> None:
     if isinstance(change, Names):
         for folder, name, inode in change.names:
             if inode is None:
@@ -87,7 +87,7 @@ def _applied(live: Log, change: object) -> None:
             else:
                 live.folders[folder][name] = inode
     elif isinstance(change, Data):
-        live.written(change.inode, change.data, change.at)
+        live.write(change.inode, change.data, change.at)
     elif isinstance(change, Cut):
         live.cut(change.inode, change.size)
 
@@ -120,7 +120,7 @@ def place_asked(word: Word) -> tuple[str, int]:
 
 def _ledger(live: Log) -> dict[str, bytes]:
     found = {
-        path: live.found(f"{live.root}/{path}") for path in (LEDGER, f"{LEDGER}-wal", f"{LEDGER}-journal")
+        path: live.find(f"{live.root}/{path}") for path in (LEDGER, f"{LEDGER}-wal", f"{LEDGER}-journal")
     }
     return {path: bytes(live.files[inode]) for path, inode in found.items() if inode is not None}
 

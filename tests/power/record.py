@@ -1,4 +1,4 @@
-"""What a process did to its files and told the world, as strace heard it: a log of changes, syncs and words."""
+"""What a process did to its files and told the world, as strace recorded it: a log of changes, syncs and words."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ class Log:
     links: dict[int, str] = field(default_factory=dict[int, str])
     _last: int = ROOT
 
-    def found(self, path: str) -> int | None:
+    def find(self, path: str) -> int | None:
         """What a path names now."""
         inode: int | None = ROOT
         for name in self._names(path):
@@ -88,7 +88,7 @@ class Log:
     def has(self, path: str) -> bool:
         return f"{path}/".startswith(f"{self.root}/{HOME}/")
 
-    def made(self, path: str, *, folder: bool = False, target: str | None = None) -> int:
+    def create(self, path: str, *, folder: bool = False, target: str | None = None) -> int:
         self._last += 1
         if folder:
             self.folders[self._last] = {}
@@ -96,14 +96,14 @@ class Log:
             self.links[self._last] = target
         else:
             self.files[self._last] = bytearray()
-        self.named((path, self._last))
+        self.set_names((path, self._last))
         return self._last
 
-    def named(self, *names: tuple[str, int | None]) -> None:
+    def set_names(self, *names: tuple[str, int | None]) -> None:
         found: list[tuple[int, str, int | None]] = []
         for path, inode in names:
             above, _, name = path.rpartition("/")
-            folder = ROOT if above == self.root else self.found(above)
+            folder = ROOT if above == self.root else self.find(above)
             assert folder is not None, f"{path} is named in a folder that nobody made"
             found.append((folder, name, inode))
             if inode is None:
@@ -112,7 +112,7 @@ class Log:
                 self.folders[folder][name] = inode
         self.changes.append(Names(names=tuple(found)))
 
-    def written(self, inode: int, data: bytes, at: int | None) -> None:
+    def write(self, inode: int, data: bytes, at: int | None) -> None:
         place = len(self.files[inode]) if at is None else at
         self.changes.append(Data(inode=inode, at=place, data=data))
         put(self.files[inode], place, data)
@@ -136,7 +136,7 @@ def resize(file: bytearray, size: int) -> None:
     file.extend(bytes(size - len(file)))
 
 
-def heard(log: Log, trace: Path, effects: str) -> None:
+def add_trace(log: Log, trace: Path, effects: str) -> None:
     """Adds what a trace tells of the folder that the log is about, and of what the world saw."""
     began: dict[str, tuple[str, int]] = {}
     for line in trace.read_text("utf-8", "replace").split("\n"):
@@ -149,10 +149,10 @@ def heard(log: Log, trace: Path, effects: str) -> None:
             before, since = began.pop(over[1])
             whole = f"{over[1]} {before}{over[2]}"
         if (call := _LINE.fullmatch(whole)) and not call[4].startswith(("-", "?")):
-            _done(log, call, since, effects)
+            _add_call(log, call, since, effects)
 
 
-def _done(log: Log, call: re.Match[str], since: int, effects: str) -> None:
+def _add_call(log: Log, call: re.Match[str], since: int, effects: str) -> None:
     name, args, result = call[2], call[3], call[5] or ""
     texts = [_bytes(text) for text in _TEXT.findall(args)]
     place = found[1] if (found := _PLACE.match(args)) else ""
@@ -162,52 +162,52 @@ def _done(log: Log, call: re.Match[str], since: int, effects: str) -> None:
     elif name == "write" and (place == effects or args.startswith("1<")):
         log.changes.append(Word(kind="effect" if place == effects else "said", text=texts[0]))
     elif name in ("fsync", "fdatasync"):
-        if log.has(place) and (inode := log.found(place)) is not None:
+        if log.has(place) and (inode := log.find(place)) is not None:
             log.changes.append(Sync(inode=inode, since=since))
         elif place == log.root:
             log.changes.append(Sync(inode=ROOT, since=since))
     elif name.startswith(("open", "creat")):
-        _opened(log, args, result)
+        _add_open(log, args, result)
     elif name in ("write", "pwrite64", "ftruncate"):
-        if log.has(place) and (inode := log.found(place)) is not None:
-            _changed(log, name, inode, args, texts)
+        if log.has(place) and (inode := log.find(place)) is not None:
+            _add_write(log, name, inode, args, texts)
     else:
-        _renamed(log, name, list(_paths(args)), texts)
+        _add_name_change(log, name, list(_paths(args)), texts)
 
 
-def _opened(log: Log, args: str, path: str) -> None:
+def _add_open(log: Log, args: str, path: str) -> None:
     if not log.has(path) or "O_TMPFILE" in args:
         return
-    inode = log.found(path)
+    inode = log.find(path)
     if inode is None:
         assert "O_CREAT" in args, f"{path} was opened, and nobody made it"
-        log.made(path)
+        log.create(path)
     elif "O_TRUNC" in args and log.files[inode]:
         log.cut(inode, 0)
 
 
-def _changed(log: Log, name: str, inode: int, args: str, texts: Sequence[bytes]) -> None:
+def _add_write(log: Log, name: str, inode: int, args: str, texts: Sequence[bytes]) -> None:
     if name == "ftruncate":
         log.cut(inode, int(args.rpartition(",")[2]))
     else:
-        log.written(inode, texts[0], int(args.rpartition(",")[2]) if name == "pwrite64" else None)
+        log.write(inode, texts[0], int(args.rpartition(",")[2]) if name == "pwrite64" else None)
 
 
-def _renamed(log: Log, name: str, paths: Sequence[str], texts: Sequence[bytes]) -> None:
+def _add_name_change(log: Log, name: str, paths: Sequence[str], texts: Sequence[bytes]) -> None:
     kind = name.removesuffix("2").removesuffix("at")
     if not paths or not any(map(log.has, paths)):
         return
     match kind:
         case "mkdir":
-            log.made(paths[0], folder=True)
+            log.create(paths[0], folder=True)
         case "symlink":
-            log.made(paths[-1], target=texts[0].decode())
+            log.create(paths[-1], target=texts[0].decode())
         case "unlink" | "rmdir":
-            log.named((paths[0], None))
+            log.set_names((paths[0], None))
         case "link":
-            log.named((paths[1], log.found(paths[0])))
+            log.set_names((paths[1], log.find(paths[0])))
         case "rename":
-            log.named((paths[0], None), (paths[1], log.found(paths[0])))
+            log.set_names((paths[0], None), (paths[1], log.find(paths[0])))
         case _:
             raise AssertionError(f"{name} is not understood: {paths}")
 
