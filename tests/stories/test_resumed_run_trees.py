@@ -1,5 +1,4 @@
-"""Trees of runs from outside: taken up by the name of their top, held to a deadline across a death, and reviewed by those
-who can change nothing."""
+"""Run trees after a kill: resuming, deadlines and detaching; and reviewers without write access."""
 
 import asyncio
 import json
@@ -11,54 +10,54 @@ from user_machine import UserMachine
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_call_reply
 
-EXPLORE = ("explore", {"task_prompt": "Look around."})
+EXPLORE_CALL = ("explore", {"task_prompt": "Look around."})
 
 
-class Below:
-    """What a child says, but not before its first process is gone."""
+class WaitingChild:
+    """A model script whose child replies only after its first process was killed."""
 
     def __init__(self, text: str) -> None:
-        self.gone = asyncio.Event()
+        self.killed = asyncio.Event()
         self.text = text
 
-    async def script(self, asked: CapturedRequest) -> FakeResponse:
-        if "Execute this task" not in json.dumps(asked.messages[1:2]):
-            return text_reply("Root done.") if asked.reply_count else tool_call_reply(EXPLORE)
-        await self.gone.wait()
+    async def script(self, request: CapturedRequest) -> FakeResponse:
+        if "Execute this task" not in json.dumps(request.messages[1:2]):
+            return text_reply("Root done.") if request.reply_count else tool_call_reply(EXPLORE_CALL)
+        await self.killed.wait()
         return text_reply(self.text)
 
 
-async def killed_while_waiting(machine: UserMachine, *wishes: str) -> str:
-    """A run that waits for its child, whose process is gone."""
-    process = await machine.start("run", *wishes, "--json", "Go.")
+async def start_and_kill_waiting_run(machine: UserMachine, *options: str) -> str:
+    """Start a run, kill its process when it waits for its child, and return its id."""
+    process = await machine.start("run", *options, "--json", "Go.")
     while True:
         live = (await machine("runs", "list", "--json")).json
-        waiting = [run["run_id"] for run in live if run["waiting_for"] == "child"]
-        if waiting:
+        waiting_ids = [run["run_id"] for run in live if run["waiting_for"] == "child"]
+        if waiting_ids:
             break
         await asyncio.sleep(0.05)
     await machine.kill(process)
-    return waiting[0]
+    return waiting_ids[0]
 
 
-async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_it(machine: UserMachine):
+async def test_resuming_the_root_of_a_killed_run_tree_resumes_its_children(machine: UserMachine):
     """Shows: L014, L015."""
-    child = Below("The child has looked around.")
+    child = WaitingChild("The child has looked around.")
     async with machine.serve_models(child.script):
-        root = await killed_while_waiting(machine)
-        child.gone.set()
+        root = await start_and_kill_waiting_run(machine)
+        child.killed.set()
         resumed = await machine("runs", "resume", root, "--json")
         assert resumed.code == 0, resumed.err
         shown = (await machine("runs", "show", root, "--json")).json
     assert (shown["status"], shown["text"], len(shown["children"])) == ("done", "Root done.", 1)
 
 
-async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that_run(machine: UserMachine):
+async def test_a_message_to_a_session_with_an_interrupted_run_is_queued_behind_it(machine: UserMachine):
     """Shows: C044, L015."""
-    child = Below("Looked.")
+    child = WaitingChild("Looked.")
     async with machine.serve_models(child.script):
-        root = await killed_while_waiting(machine)
-        child.gone.set()
+        root = await start_and_kill_waiting_run(machine)
+        child.killed.set()
         sent = await machine("send", "general", "And now?", "--json")
         assert (sent.code, sent.json["status"]) == (0, "done"), sent.err
         first = (await machine("runs", "show", root, "--json")).json
@@ -66,36 +65,36 @@ async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that
     assert first["ended_at"] <= sent.json["ended_at"]
 
 
-async def test_a_child_whose_process_died_can_be_sent_into_the_background_and_goes_on(machine: UserMachine):
+async def test_a_child_whose_process_died_can_be_detached_and_continues(machine: UserMachine):
     """Shows: L011."""
-    child = Below("Looked.")
+    child = WaitingChild("Looked.")
     async with machine.serve_models(child.script):
-        await killed_while_waiting(machine)
-        child.gone.set()
+        await start_and_kill_waiting_run(machine)
+        child.killed.set()
         live = (await machine("runs", "list", "--json")).json
-        (child,) = [run["run_id"] for run in live if run["agent"] == "explorer"]
-        detached = await machine("runs", "detach", child, "--json")
+        (explorer,) = [run["run_id"] for run in live if run["agent"] == "explorer"]
+        detached = await machine("runs", "detach", explorer, "--json")
         assert detached.code == 0, detached.err
         ended = (await machine("runs", "history", "--json")).json
     assert {(run["agent"], run["status"]) for run in ended} == {("general", "done"), ("explorer", "done")}
 
 
-async def test_a_deadline_holds_though_the_process_died_while_its_run_waited(machine: UserMachine):
+async def test_the_deadline_of_a_waiting_run_applies_after_its_process_died(machine: UserMachine):
     """Shows: L009, L014."""
-    async with machine.serve_models(Below("Never.").script):
-        root = await killed_while_waiting(machine, "--timeout", "6")
+    async with machine.serve_models(WaitingChild("Never.").script):
+        root = await start_and_kill_waiting_run(machine, "--timeout", "6")
         assert (await machine("runs", "resume")).code == 4
         ended = {run["agent"]: run for run in (await machine("runs", "history", "--json")).json}
     assert (ended["general"]["run_id"], ended["general"]["status"]) == (root, "timed_out")
     assert (ended["explorer"]["status"], ended["explorer"]["reason"]) == ("cancelled", "deserted")
 
 
-async def test_a_deadline_that_passed_while_everything_was_dead_is_what_resuming_the_run_ends_with(
+async def test_resuming_a_run_after_its_deadline_ends_it_as_timed_out(
     machine: UserMachine,
 ):
     """Shows: L014."""
-    async with machine.serve_models(Below("Never.").script):
-        root = await killed_while_waiting(machine, "--timeout", "6")
+    async with machine.serve_models(WaitingChild("Never.").script):
+        root = await start_and_kill_waiting_run(machine, "--timeout", "6")
         await asyncio.sleep(6)
         resumed = await machine("runs", "resume", root, "--json")
     ended = {run["agent"]: (run["status"], run["reason"]) for run in resumed.json}
@@ -103,22 +102,22 @@ async def test_a_deadline_that_passed_while_everything_was_dead_is_what_resuming
     assert resumed.code == 4
 
 
-async def test_resuming_what_nobody_waits_for_any_more_ends_with_its_own_code(machine: UserMachine):
-    """Whoever asked for it has left by an exit, and is done."""
+async def test_resuming_a_failing_worker_of_an_ended_run_exits_with_code_1(machine: UserMachine):
+    """The parent has already ended with an exit tool."""
     machine.write_agent("coder", "tools: [sessions_spawn]\nexits: [submit_for_review]\n", "You code.")
-    spawns = ("sessions_spawn", {"task": "Look around."})
-    leaves = ("submit_for_review", {"summary": "Sent."})
+    spawn_call = ("sessions_spawn", {"task": "Look around."})
+    exit_call = ("submit_for_review", {"summary": "Sent."})
     resuming = asyncio.Event()
 
-    def script(asked: CapturedRequest) -> FakeResponse:
-        if "Look around." in json.dumps(asked.messages[1]):
+    def script(request: CapturedRequest) -> FakeResponse:
+        if "Look around." in json.dumps(request.messages[1]):
             return http_error(400, "no") if resuming.is_set() else text_reply("Never.", delay=600)
-        return tool_call_reply(leaves) if asked.reply_count else tool_call_reply(spawns, leaves)
+        return tool_call_reply(exit_call) if request.reply_count else tool_call_reply(spawn_call, exit_call)
 
     async with machine.serve_models(script):
         process = await machine.start("run", "--agent", "coder", "--json", "Go.")
         await machine.wait_for_requests(2)
-        while len((await machine("runs", "list", "--json")).json) != 1:  # noqa: ASYNC110  (another process leaves)
+        while len((await machine("runs", "list", "--json")).json) != 1:  # noqa: ASYNC110  (another process ends the run)
             await asyncio.sleep(0.05)
         await machine.kill(process)
         resuming.set()
@@ -127,29 +126,29 @@ async def test_resuming_what_nobody_waits_for_any_more_ends_with_its_own_code(ma
     assert resumed.code == 1
 
 
-def changed(folder: Path) -> None:
-    """A repository with one change that is not committed."""
+def create_changed_repository(folder: Path) -> None:
+    """Create a repository with one uncommitted change."""
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init", "-q", "."], ["commit", "-q", "--allow-empty", "-m", "x"]):
-        subprocess.run([*git, *words], cwd=folder, check=True)
+    for command in (["init", "-q", "."], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *command], cwd=folder, check=True)
     (folder / "a.txt").write_text("a\n")
     subprocess.run([*git, "add", "a.txt"], cwd=folder, check=True)
 
 
-async def test_whoever_reviews_a_change_can_change_nothing(machine: UserMachine):
+async def test_a_reviewer_cannot_change_files(machine: UserMachine):
     """Shows: D037."""
     machine.write_config(approvals="auto")
     machine.write_agent("beta", body="You would write.")
-    changed(machine.folder)
+    create_changed_repository(machine.folder)
     review = tool_call_reply(("request_review", {"agentId": "beta", "returnMode": "blocking"}))
-    writes = tool_call_reply(
+    write_calls = tool_call_reply(
         ("write", {"path": "w.txt", "content": "x"}), ("bash", {"command": "touch y.txt; echo z > a.txt"})
     )
 
-    def script(asked: CapturedRequest) -> FakeResponse:
-        if "You would write." in asked.messages[0]["content"]:
-            return text_reply("I could change nothing.") if asked.reply_count else writes
-        return text_reply("Reviewed.") if asked.reply_count else review
+    def script(request: CapturedRequest) -> FakeResponse:
+        if "You would write." in request.messages[0]["content"]:
+            return text_reply("I could change nothing.") if request.reply_count else write_calls
+        return text_reply("Reviewed.") if request.reply_count else review
 
     async with machine.serve_models(script):
         ran = await machine("run", "--json", "Go.")

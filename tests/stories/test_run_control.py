@@ -1,4 +1,4 @@
-"""A person and a run on its way, seen from outside: it is heard, sent away, stopped, or told how to go on."""
+"""Commands on active runs: sending messages, interrupting, detaching and cancelling."""
 
 import asyncio
 import signal
@@ -9,35 +9,37 @@ from user_machine import UserMachine
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, stalled_stream, text_reply, tool_call_reply
 
-HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
-SAYS = "These words are heard, and then no more of them. " * 20
+DELEGATE_CALL = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
+LONG_TEXT = "These words are sent, and then no more of them. " * 20
 
 
-def of_helper(asked: CapturedRequest) -> bool:
-    return "You help." in asked.body["messages"][0]["content"]
+def is_from_helper(request: CapturedRequest) -> bool:
+    return "You help." in request.body["messages"][0]["content"]
 
 
-async def live(machine: UserMachine, count: int) -> list[str]:
-    """The ids of the live runs, the oldest first, once there are so many."""
+async def wait_for_live_runs(machine: UserMachine, count: int) -> list[str]:
+    """Wait until this many runs are live, and return their ids, oldest first."""
     async with machine.open() as app:
-        while len(found := await app.runs.list(live=True)) != count:  # noqa: ASYNC110  (other processes make them)
+        while len(runs := await app.runs.list(live=True)) != count:  # noqa: ASYNC110  (other processes create them)
             await asyncio.sleep(0.01)
-    return sorted(run.id for run in found)
+    return sorted(run.id for run in runs)
 
 
-async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_run(machine: UserMachine):
+async def test_a_run_without_an_exit_call_waits_for_a_person_and_continues_with_a_message(
+    machine: UserMachine,
+):
     """Shows: D050, D052, T16, M20."""
     machine.write_agent("coder", "exits: [submit_for_review, ask_for_help]\n", "You code.\n")
-    leaves = tool_call_reply(("submit_for_review", {"summary": "Built and tested."}))
-    async with machine.serve_models([*[text_reply("All done.")] * 4, leaves]) as server:
+    exit_call = tool_call_reply(("submit_for_review", {"summary": "Built and tested."}))
+    async with machine.serve_models([*[text_reply("All done.")] * 4, exit_call]) as server:
         ran = await machine("run", "--json", "--agent", "coder", "Build it.")
         assert (ran.code, ran.json["status"], ran.json["waiting_for"]) == (6, "waiting", "person")
         assert ran.json["reason"] is None
         assert f"retinue send {ran.json['slug']} TEXT" in ran.err
         assert {"submit_for_review", "ask_for_help"} <= set(machine.tool_names(server.requests[0]))
         assert "approve" not in machine.tool_names(server.requests[0])
-        words = await machine("runs", "show", ran.json["run_id"])
-        assert "coder waits for your message" in words.out
+        text = (await machine("runs", "show", ran.json["run_id"])).out
+        assert "coder waits for your message" in text
         again = await machine("send", ran.json["slug"], "Submit it, then.")
         assert again.code == 0
         assert again.out == "Built and tested.\n"
@@ -51,15 +53,15 @@ async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_
         assert "Ended by submit_for_review" in (await machine("runs", "show", ran.json["run_id"])).out
         assert len((await machine("runs", "history", "--json")).json) == 1
     assert machine.request_texts(server.requests[4])[-1] == "Submit it, then."
-    told = Path(ran.json["path"]).read_text()
-    assert told.count("Your run has not ended") == 3
+    transcript = Path(ran.json["path"]).read_text()
+    assert transcript.count("Your run has not ended") == 3
 
 
-async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits(machine: UserMachine):
+async def test_a_waiting_run_continues_with_text_typed_into_its_file(machine: UserMachine):
     """Shows: D052."""
     machine.write_agent("coder", "exits: [ask_for_help]\nmax_turns: 1\n", "You code.\n")
-    asks = tool_call_reply(("ask_for_help", {"message": "Which port?"}))
-    async with machine.serve_models([text_reply("Done."), asks]) as server:
+    exit_call = tool_call_reply(("ask_for_help", {"message": "Which port?"}))
+    async with machine.serve_models([text_reply("Done."), exit_call]) as server:
         ran = await machine("run", "--json", "--agent", "coder", "Build it.")
         assert (ran.code, ran.json["waiting_for"], ran.json["turns"]) == (6, "person", 1)
         empty = await machine("run", "--session", ran.json["slug"])
@@ -75,18 +77,18 @@ async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits
     assert machine.request_texts(server.requests[1])[-1] == "Ask if you must."
 
 
-async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_parent_goes_on(
+async def test_a_message_to_a_child_that_waits_for_a_person_continues_it_and_its_parent(
     machine: UserMachine,
 ):
     """Shows: D050."""
     machine.write_config(approvals="auto")
     machine.write_agent("helper", "exits: [submit_for_review]\n", "You help.\n")
-    leaves = tool_call_reply(("submit_for_review", {"summary": "x is in a."}))
-    helper = [*[text_reply("All done.")] * 4, leaves]
-    main = [tool_call_reply(HAND_ON), text_reply("It is here.")]
+    exit_call = tool_call_reply(("submit_for_review", {"summary": "x is in a."}))
+    helper_replies = [*[text_reply("All done.")] * 4, exit_call]
+    main_replies = [tool_call_reply(DELEGATE_CALL), text_reply("It is here.")]
 
-    def script(asked: CapturedRequest) -> FakeResponse:
-        return (helper if of_helper(asked) else main).pop(0)
+    def script(request: CapturedRequest) -> FakeResponse:
+        return (helper_replies if is_from_helper(request) else main_replies).pop(0)
 
     async with machine.serve_models(script):
         ran = await machine("run", "--json", "Where is x?")
@@ -99,7 +101,7 @@ async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_par
         assert (top["status"], top["text"]) == ("done", "It is here.")
 
 
-async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: UserMachine):
+async def test_an_unknown_exit_tool_is_refused_by_name(machine: UserMachine):
     machine.write_agent("coder", "exits: [submit]\n", "You code.\n")
     async with machine.serve_models([]) as server:
         ran = await machine("run", "--agent", "coder", "Build it.")
@@ -107,45 +109,45 @@ async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: User
         assert "coder: unknown exit tool 'submit'" in ran.err
 
 
-async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summary(machine: UserMachine):
+async def test_a_run_interrupted_by_another_command_ends_with_a_summary(machine: UserMachine):
     """Shows: L009."""
     script = [
-        stalled_stream(after_bytes=600, response=text_reply(SAYS)),
+        stalled_stream(after_bytes=600, response=text_reply(LONG_TEXT)),
         text_reply("In short: nothing yet."),
     ]
     async with machine.serve_models(script) as server:
-        begun = await machine.start("run", "--json", "Talk.")
+        process = await machine.start("run", "--json", "Talk.")
         await machine.wait_for_requests(1)
-        (run,) = await live(machine, 1)
+        (run,) = await wait_for_live_runs(machine, 1)
         ended = await machine("runs", "interrupt", "--json", run)
         assert (ended.code, ended.json["status"], ended.json["reason"]) == (0, "cancelled", "interrupted")
         assert ended.json["text"] == "In short: nothing yet."
-        out, _ = await begun.communicate()
-        assert (begun.returncode, b"In short: nothing yet." in out) == (5, True)
+        out, _ = await process.communicate()
+        assert (process.returncode, b"In short: nothing yet." in out) == (5, True)
         await asyncio.wait_for(server.client_disconnected.wait(), 10)
-    told = Path(ended.json["path"]).read_text()
-    assert "These wo" in told
-    assert "A person interrupted you" in told
+    transcript = Path(ended.json["path"]).read_text()
+    assert "These wo" in transcript
+    assert "A person interrupted you" in transcript
 
 
-async def test_those_a_run_waits_for_are_interrupted_with_it(machine: UserMachine):
+async def test_interrupting_a_run_interrupts_the_child_it_waits_for(machine: UserMachine):
     """Shows: L009, B023."""
     machine.write_config(approvals="auto")
     machine.write_agent("helper", "", "You help.\n")
 
-    def script(asked: CapturedRequest) -> FakeResponse:
-        interrupted = "A person interrupted you" in str(asked.body["messages"][-1]["content"])
-        if of_helper(asked):
+    def script(request: CapturedRequest) -> FakeResponse:
+        interrupted = "A person interrupted you" in str(request.body["messages"][-1]["content"])
+        if is_from_helper(request):
             return (
                 text_reply("I had looked at a.")
                 if interrupted
-                else stalled_stream(after_bytes=600, response=text_reply(SAYS))
+                else stalled_stream(after_bytes=600, response=text_reply(LONG_TEXT))
             )
-        return text_reply("The helper had looked at a.") if interrupted else tool_call_reply(HAND_ON)
+        return text_reply("The helper had looked at a.") if interrupted else tool_call_reply(DELEGATE_CALL)
 
     async with machine.serve_models(script):
-        begun = await machine.start("run", "Where is x?")
-        top, child = await live(machine, 2)
+        process = await machine.start("run", "Where is x?")
+        top, child = await wait_for_live_runs(machine, 2)
         ended = await machine("runs", "interrupt", "--json", top)
         assert (ended.json["reason"], ended.json["text"]) == ("interrupted", "The helper had looked at a.")
         shown = (await machine("runs", "show", "--json", child)).json
@@ -154,26 +156,30 @@ async def test_those_a_run_waits_for_are_interrupted_with_it(machine: UserMachin
             "interrupted",
             "I had looked at a.",
         )
-        await begun.communicate()
-        assert begun.returncode == 5
+        await process.communicate()
+        assert process.returncode == 5
 
 
-async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine: UserMachine):
+async def test_a_child_that_its_parent_waits_for_is_detached_and_announced_later(machine: UserMachine):
     """Shows: L011."""
     machine.write_config(approvals="auto")
     machine.write_agent("helper", "", "You help.\n")
     gate = asyncio.Event()
-    main = [tool_call_reply(HAND_ON), text_reply("It goes on without me."), text_reply("It is here.")]
+    main_replies = [
+        tool_call_reply(DELEGATE_CALL),
+        text_reply("It goes on without me."),
+        text_reply("It is here."),
+    ]
 
-    async def script(asked: CapturedRequest) -> FakeResponse:
-        if not of_helper(asked):
-            return main.pop(0)
+    async def script(request: CapturedRequest) -> FakeResponse:
+        if not is_from_helper(request):
+            return main_replies.pop(0)
         await gate.wait()
         return text_reply("x is in a.")
 
     async with machine.serve_models(script):
-        begun = await machine.start("run", "--json", "Where is x?")
-        _, child = await live(machine, 2)
+        process = await machine.start("run", "--json", "Where is x?")
+        _, child = await wait_for_live_runs(machine, 2)
         await machine.wait_for_requests(2)
         detached = await machine("runs", "detach", "--json", child)
         assert (detached.code, detached.json["status"]) == (0, "running")
@@ -181,30 +187,30 @@ async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine:
         again = await machine("runs", "detach", child)
         assert (again.code, "already runs in the background" in again.err) == (3, True)
         gate.set()
-        out, _ = await begun.communicate()
-        assert (begun.returncode, b'"It is here."' in out) == (0, True)
+        out, _ = await process.communicate()
+        assert (process.returncode, b'"It is here."' in out) == (0, True)
         shown = (await machine("runs", "show", "--json", child)).json
         assert (shown["status"], shown["delivery"]["state"]) == ("done", "delivered")
 
 
-async def test_ctrl_c_stops_a_run_and_both_its_children_and_hangs_up_on_their_models(machine: UserMachine):
+async def test_ctrl_c_cancels_a_run_with_its_children_and_closes_the_model_connections(machine: UserMachine):
     """Shows: B049, K01."""
     machine.write_config(approvals="auto")
     machine.write_agent("helper", "", "You help.\n")
 
-    def script(asked: CapturedRequest) -> FakeResponse:
+    def script(request: CapturedRequest) -> FakeResponse:
         return (
-            stalled_stream(after_bytes=600, response=text_reply(SAYS))
-            if of_helper(asked)
-            else tool_call_reply(HAND_ON, HAND_ON)
+            stalled_stream(after_bytes=600, response=text_reply(LONG_TEXT))
+            if is_from_helper(request)
+            else tool_call_reply(DELEGATE_CALL, DELEGATE_CALL)
         )
 
     async with machine.serve_models(script) as server:
-        begun = await machine.start("run", "Where is x?")
+        process = await machine.start("run", "Where is x?")
         await machine.wait_for_requests(3)
-        begun.send_signal(signal.SIGINT)
-        await begun.communicate()
-        assert begun.returncode == 5
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
+        assert process.returncode == 5
         ended = (await machine("runs", "history", "--json")).json
         assert [(run["status"], run["reason"]) for run in ended] == [("cancelled", "user_cancel")] * 3
         await asyncio.wait_for(server.client_disconnected.wait(), 10)

@@ -1,4 +1,4 @@
-"""Two processes at work in one home: each run is taken up by one of them, and what a dead one held is free."""
+"""Two processes in one home: each run is executed by one of them, and slots of a dead process are free."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 RUNS = 20
 SLOTS = 8
 
-BEGINS = """
+START_RUNS = """
 import asyncio, os, signal, sys
 import retinue
 
@@ -26,54 +26,54 @@ async def main():
     async with retinue.open() as app:
         for number in range(int(sys.argv[1])):
             await app.runs.start(f"Task {number}.", retinue.RunOptions(workspace="."))
-        print("begun", flush=True)
+        print("started", flush=True)
         await asyncio.sleep(60)
 
 asyncio.run(main())
 """
 
-MARKS = """
+MARK_TOOL = """
 import retinue
 
 @retinue.tool(effect="once", asks="never")
 async def mark(task: str) -> str:
-    "Leaves a mark that is counted outside."
+    "Writes a line that the test counts."
     with open("marks.txt", "a") as file:
         file.write(task + "\\n")
     return "marked"
 """
 
 
-async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: UserMachine):
+async def test_two_processes_resume_each_run_of_a_dead_process_once(machine: UserMachine):
     """Shows: P25, P26."""
-    (machine.folder / "marking.py").write_text(MARKS)
+    (machine.folder / "marking.py").write_text(MARK_TOOL)
     machine.write_config(tools=["marking:mark"], limits={"max_live": SLOTS})
     machine.env["PYTHONPATH"] = str(machine.folder)
-    dead = asyncio.Event()
+    first_killed = asyncio.Event()
 
-    def script(asked: CapturedRequest) -> FakeResponse:
-        task = machine.request_texts(asked)[0]
-        if not dead.is_set():
-            return text_reply("Never heard.", delay=60)
-        return text_reply("Done.") if asked.reply_count else tool_call_reply(("mark", {"task": task}))
+    def script(request: CapturedRequest) -> FakeResponse:
+        task = machine.request_texts(request)[0]
+        if not first_killed.is_set():
+            return text_reply("Never received.", delay=60)
+        return text_reply("Done.") if request.reply_count else tool_call_reply(("mark", {"task": task}))
 
     async with machine.serve_models(script) as server:
         first = await start_process(
-            ["-c", BEGINS, str(RUNS)],
+            ["-c", START_RUNS, str(RUNS)],
             env=machine.env,
             cwd=machine.folder,
             stdout=subprocess.PIPE,
         )
         assert first.stdout is not None
-        assert await first.stdout.readline() == b"begun\n"
+        assert await first.stdout.readline() == b"started\n"
         await machine.wait_for_requests(SLOTS)
         assert len(server.requests) == SLOTS
         first.send_signal(signal.SIGKILL)
         await first.communicate()
-        dead.set()
-        both = await asyncio.gather(*(machine("runs", "resume", "--json") for _ in range(2)))
-    assert [each.code for each in both] == [0, 0]
-    rows = [row for each in both for row in json.loads(each.out)]
+        first_killed.set()
+        results = await asyncio.gather(*(machine("runs", "resume", "--json") for _ in range(2)))
+    assert [each.code for each in results] == [0, 0]
+    rows = [row for each in results for row in json.loads(each.out)]
     assert Counter(row["run_id"] for row in rows) == Counter({row["run_id"]: 1 for row in rows})
     assert len(rows) == RUNS
     assert {row["status"] for row in rows} == {"done"}
@@ -82,43 +82,47 @@ async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: 
     assert len(server.requests) == SLOTS + 2 * RUNS
 
 
-async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: UserMachine):
-    """A daemon, a program, and a command as cron would start it, with settings of its own: each works its own runs.
+async def test_the_limit_of_live_runs_applies_to_all_processes_of_a_home_together(machine: UserMachine):
+    """A daemon, a program, and a command with other settings each execute their own runs.
 
     Shows: C02.
     """
     machine.write_config(limits={"max_live": 2})
-    inside, turn, owners = 0, asyncio.Semaphore(0), set[str]()
+    open_requests, semaphore, owners = 0, asyncio.Semaphore(0), set[str]()
 
-    async def answer(_asked: CapturedRequest) -> FakeResponse:
-        nonlocal inside
-        inside += 1
-        await turn.acquire()
-        inside -= 1
+    async def script(_request: CapturedRequest) -> FakeResponse:
+        nonlocal open_requests
+        open_requests += 1
+        await semaphore.acquire()
+        open_requests -= 1
         return text_reply("Done.")
 
-    async def until(true: Callable[[Sequence[Run]], bool]) -> None:
+    async def wait_until(condition: Callable[[Sequence[Run]], bool]) -> None:
         while True:
             live = await app.runs.list(live=True)
-            working = [run for run in live if run.status is Status.RUNNING]
-            owners.update(run.owner_id for run in working)
-            assert max(len(working), inside) <= 2, "never more than the limit"
-            if true(live):
+            running = [run for run in live if run.status is Status.RUNNING]
+            owners.update(run.owner_id for run in running)
+            assert max(len(running), open_requests) <= 2, "never more than the limit"
+            if condition(live):
                 return
             await asyncio.sleep(0.02)
 
-    async with machine.serve_models(answer), machine.daemon(), machine.open() as app:
+    async with machine.serve_models(script), machine.daemon(), machine.open() as app:
         for _ in range(2):
             assert (await machine("run", "--background", "By the daemon.")).code == 0
-        ours = [
+        program_runs = [
             await app.runs.start("By the program.", RunOptions(workspace=machine.folder)) for _ in range(2)
         ]
-        cron = asyncio.create_task(machine("run", "By a command.", RETINUE_MODEL="openai:other"))
-        await until(lambda live: len(live) == 5)
-        for left in range(5, 0, -1):
-            await until(lambda live, left=left: len(live) == left and inside == min(2, left))
-            turn.release()
-        assert (await cron).code == 0
-        assert {(await app.runs.wait(each.id)).status for each in ours} == {Status.DONE}
+        command = asyncio.create_task(machine("run", "By a command.", RETINUE_MODEL="openai:other"))
+        await wait_until(lambda live: len(live) == 5)
+        for remaining in range(5, 0, -1):
+            await wait_until(
+                lambda live, remaining=remaining: (
+                    len(live) == remaining and open_requests == min(2, remaining)
+                )
+            )
+            semaphore.release()
+        assert (await command).code == 0
+        assert {(await app.runs.wait(each.id)).status for each in program_runs} == {Status.DONE}
         assert {run.status for run in await app.runs.list(live=False)} == {Status.DONE}
-    assert len(owners) == 3, "each process worked its own"
+    assert len(owners) == 3, "each process executes its own runs"

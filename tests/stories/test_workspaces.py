@@ -1,4 +1,4 @@
-"""Where a session works, said on the command line: what is recorded, and what can be written there."""
+"""Workspace options of commands: what is recorded, and what can be written there."""
 
 import os
 import subprocess
@@ -10,28 +10,28 @@ from user_machine import UserMachine
 
 from retinue.testing.replies import text_reply, tool_call_reply
 
-WRITE = ("write", {"path": "b.txt", "content": "two\n"})
-BASH = ("bash", {"command": "cat a.txt; echo three >c.txt || echo refused"})
+WRITE_CALL = ("write", {"path": "b.txt", "content": "two\n"})
+BASH_CALL = ("bash", {"command": "cat a.txt; echo three >c.txt || echo refused"})
 
 
-def repository(folder: Path) -> None:
+def create_repository(folder: Path) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_GLOBAL": "/dev/null"}
     env |= {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     (folder / "a.txt").write_text("one\n")
-    for words in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "x")):
-        subprocess.run(["git", *words], cwd=folder, env=env, capture_output=True, check=True)
+    for arguments in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "x")):
+        subprocess.run(["git", *arguments], cwd=folder, env=env, capture_output=True, check=True)
 
 
-def names(folder: str | Path) -> list[str]:
+def list_names(folder: str | Path) -> list[str]:
     return sorted(path.name for path in Path(folder).iterdir() if path.name != ".git")
 
 
-async def place_of(machine: UserMachine, ref: str) -> Any:
+async def show_workspace(machine: UserMachine, ref: str) -> Any:
     return (await machine("sessions", "show", "--json", ref)).json["workspace"]
 
 
 @pytest.mark.parametrize(
-    ("own", "said", "recorded", "apart"),
+    ("front", "options", "recorded", "is_worktree"),
     [
         ("", (), ("shared", True), False),
         ("", ("--read-only",), ("shared", False), False),
@@ -42,24 +42,24 @@ async def place_of(machine: UserMachine, ref: str) -> Any:
         ("workspace: {writable: false}\n", ("--isolation", "sandbox"), ("sandbox", False), True),
     ],
 )  # fmt: skip
-async def test_where_a_run_works_is_its_definition_and_what_the_person_says(
-    machine: UserMachine, own: str, said: tuple[str, ...], recorded: tuple[str, bool], apart: bool
+async def test_the_workspace_of_a_run_follows_its_definition_and_the_command_line_options(
+    machine: UserMachine, front: str, options: tuple[str, ...], recorded: tuple[str, bool], is_worktree: bool
 ):
     """Shows: D012, D014."""
-    repository(machine.folder)
+    create_repository(machine.folder)
     machine.write_config(approvals="auto")
-    machine.write_agent("maker", own)
-    async with machine.serve_models([tool_call_reply(WRITE, BASH), text_reply("Done.")]):
-        run = (await machine("run", "--json", "--agent", "maker", *said, "Make")).json
-    where = await place_of(machine, run["slug"])
-    assert (where["isolation"], where["writable"]) == recorded
-    assert where["source"] == (str(machine.folder) if apart else None)
-    made = ["a.txt", "b.txt", "c.txt"] if recorded[1] else ["a.txt"]
-    assert names(where["root"]) == made
-    assert names(machine.folder) == (["a.txt"] if apart else made)
+    machine.write_agent("maker", front)
+    async with machine.serve_models([tool_call_reply(WRITE_CALL, BASH_CALL), text_reply("Done.")]):
+        run = (await machine("run", "--json", "--agent", "maker", *options, "Make")).json
+    workspace = await show_workspace(machine, run["slug"])
+    assert (workspace["isolation"], workspace["writable"]) == recorded
+    assert workspace["source"] == (str(machine.folder) if is_worktree else None)
+    file_names = ["a.txt", "b.txt", "c.txt"] if recorded[1] else ["a.txt"]
+    assert list_names(workspace["root"]) == file_names
+    assert list_names(machine.folder) == (["a.txt"] if is_worktree else file_names)
 
 
-async def test_a_folder_said_on_the_command_line_stands_instead_of_the_definitions(machine: UserMachine):
+async def test_a_folder_given_on_the_command_line_replaces_that_of_the_definition(machine: UserMachine):
     """Shows: D011, D012."""
     machine.write_config(approvals="auto")
     for name in ("own", "other"):
@@ -67,24 +67,24 @@ async def test_a_folder_said_on_the_command_line_stands_instead_of_the_definitio
     machine.write_agent("maker", f"workspace: {{isolation: custom, path: {machine.folder}/own}}\n")
     other = ("--workspace", f"{machine.folder}/other", "--isolation", "custom")
     async with machine.serve_models(
-        [tool_call_reply(WRITE), text_reply("Done."), tool_call_reply(WRITE), text_reply("Done.")]
+        [tool_call_reply(WRITE_CALL), text_reply("Done."), tool_call_reply(WRITE_CALL), text_reply("Done.")]
     ):
         own = (await machine("run", "--json", "--agent", "maker", "Make")).json
-        said = (await machine("run", "--json", "--agent", "maker", *other, "Make")).json
-    places = [await place_of(machine, each["slug"]) for each in (own, said)]
-    assert [(each["root"], each["isolation"]) for each in places] == [
+        moved = (await machine("run", "--json", "--agent", "maker", *other, "Make")).json
+    workspaces = [await show_workspace(machine, each["slug"]) for each in (own, moved)]
+    assert [(each["root"], each["isolation"]) for each in workspaces] == [
         (f"{machine.folder}/own", "custom"),
         (f"{machine.folder}/other", "custom"),
     ]
-    assert [names(machine.folder / name) for name in ("own", "other")] == [["b.txt"], ["b.txt"]]
+    assert [list_names(machine.folder / name) for name in ("own", "other")] == [["b.txt"], ["b.txt"]]
 
 
-async def test_a_child_that_a_person_starts_works_where_the_person_says(machine: UserMachine):
-    """The folder is not its parent's: the person gives it. What the parent may not write the child may not either.
+async def test_a_child_started_by_a_command_works_in_the_given_workspace(machine: UserMachine):
+    """A person may give it another folder than its parent's, but no right to write that the parent lacks.
 
     Shows: D012, T06.
     """
-    repository(machine.folder)
+    create_repository(machine.folder)
     machine.write_config(approvals="auto")
     elsewhere = machine.folder.parent / "elsewhere"
     elsewhere.mkdir()
@@ -92,41 +92,45 @@ async def test_a_child_that_a_person_starts_works_where_the_person_says(machine:
     machine.write_agent("maker")
     machine.write_agent("watcher", "workspace: {writable: false}\n")
     here = ["spawn", "--json", "--agent", "maker"]
-    script = [text_reply("Hi."), text_reply("Hi."), *[tool_call_reply(WRITE, BASH), text_reply("Done.")] * 4]
+    script = [
+        text_reply("Hi."),
+        text_reply("Hi."),
+        *[tool_call_reply(WRITE_CALL, BASH_CALL), text_reply("Done.")] * 4,
+    ]
     async with machine.serve_models(script) as server:
         parent = (await machine("run", "--json", "--agent", "maker", "Hi")).json["slug"]
         reader = (await machine("run", "--json", "--agent", "watcher", "Hi")).json["slug"]
         plain = (await machine(*here, "--parent", parent, "Make")).json
-        apart = (
+        worktree = (
             await machine(*here, "--parent", parent, "--isolation", "sandbox", "--writable", "Make")
         ).json
         far = (await machine(*here, "--parent", parent, "--workspace", str(elsewhere), "Make")).json
         below = (
             await machine(*here, "--parent", reader, "--isolation", "sandbox", "--writable", "Make")
         ).json
-    places = [await place_of(machine, each["session_id"]) for each in (plain, apart, far, below)]
-    assert [(each["isolation"], each["writable"]) for each in places] == [
+    workspaces = [await show_workspace(machine, each["session_id"]) for each in (plain, worktree, far, below)]
+    assert [(each["isolation"], each["writable"]) for each in workspaces] == [
         ("shared", True),
         ("sandbox", True),
         ("custom", True),
         ("sandbox", False),
     ]
-    assert [places[0]["root"], places[2]["root"]] == [str(machine.folder), str(elsewhere)]
-    assert [names(places[n]["root"]) for n in (1, 3)] == [["a.txt", "b.txt", "c.txt"], ["a.txt"]]
-    assert names(machine.folder) == ["a.txt"]
-    assert names(elsewhere) == ["a.txt"]
-    heard = [message["content"] for message in server.requests[7].messages if message["role"] == "tool"]
-    assert "far" in heard[1]
+    assert [workspaces[0]["root"], workspaces[2]["root"]] == [str(machine.folder), str(elsewhere)]
+    assert [list_names(workspaces[n]["root"]) for n in (1, 3)] == [["a.txt", "b.txt", "c.txt"], ["a.txt"]]
+    assert list_names(machine.folder) == ["a.txt"]
+    assert list_names(elsewhere) == ["a.txt"]
+    results = [message["content"] for message in server.requests[7].messages if message["role"] == "tool"]
+    assert "far" in results[1]
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "words"),
+    ("options", "code", "message"),
     [
-        (("run", "--agent", "reader", "--writable", "Go"), 3, "its definition says workspace writable: false"),
+        (("run", "--agent", "reader", "--writable", "Go"), 3, "its definition sets workspace writable: false"),
         (
             ("run", "--agent", "apart", "--isolation", "shared", "--writable", "Go"),
             3,
-            "its definition says workspace isolation: sandbox",
+            "its definition sets workspace isolation: sandbox",
         ),
         (("run", "--isolation", "custom", "Go"), 2, "requires --workspace DIR"),
         (("run", "--session", "reader", "--read-only", "Go"), 2, "already has a workspace"),
@@ -138,17 +142,17 @@ async def test_a_child_that_a_person_starts_works_where_the_person_says(machine:
         (("run", "--isolation", "none", "Go"), 2, "shared"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_said_of_a_workspace_is_refused_and_leaves_nothing(
-    machine: UserMachine, said: tuple[str, ...], code: int, words: str
+async def test_invalid_workspace_options_are_refused_and_change_nothing(
+    machine: UserMachine, options: tuple[str, ...], code: int, message: str
 ):
     """Shows: D012."""
-    repository(machine.folder)
+    create_repository(machine.folder)
     machine.write_agent("reader", "workspace: {writable: false}\n")
     machine.write_agent("apart", "workspace: {isolation: sandbox, writable: true}\n")
     async with machine.serve_models([text_reply("Hi.")]) as server:
         await machine("run", "--agent", "reader", "Hi")
         before = machine.read_files()
-        refused = await machine(*said)
-    assert (refused.code, words in refused.err) == (code, True), refused.err
+        refused = await machine(*options)
+    assert (refused.code, message in refused.err) == (code, True), refused.err
     assert len(server.requests) == 1
     assert machine.read_files() == before
