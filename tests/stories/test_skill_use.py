@@ -1,4 +1,4 @@
-"""Skills as their users have them: a folder in the configuration, an agent that runs its command, and nobody else who can."""
+"""Skills: folders in the configuration or a project, whose commands only agents with the skill can run."""
 
 import re
 from pathlib import Path
@@ -26,47 +26,49 @@ async def mail_read() -> str:
 
 @retinue.tool(effect="read")
 async def weather() -> str:
-    """Say what the weather is."""
+    """Report the weather."""
     return "fine"
 
 
 TOOLS = [notes_list, mail_read, weather]
-OWN = {"notes_list", "mail_read", "weather"}
+TOOL_NAMES = {"notes_list", "mail_read", "weather"}
 SECTION = re.compile(r"^- (\S+): (.*)\n  SKILL\.md: (.*)\n  CLI: (.*)$", re.MULTILINE)
 
 
-def skill(folder: Path, name: str, what: str = "Keeps notes in a file.") -> Path:
+def write_skill(folder: Path, name: str, description: str = "Keeps notes in a file.") -> Path:
     folder /= name
     folder.mkdir(parents=True)
-    (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: {what}\n---\n`{name} add WORDS`\n")
+    (folder / "SKILL.md").write_text(
+        f"---\nname: {name}\ndescription: {description}\n---\n`{name} add WORDS`\n"
+    )
     (folder / name).write_text(COMMAND)
     (folder / name).chmod(0o755)
     return folder
 
 
-def listed(system: str) -> dict[str, tuple[str, ...]]:
-    """The Skills section of a prompt: what each is for, and its two paths."""
+def prompt_skills(system: str) -> dict[str, tuple[str, ...]]:
+    """Return the skills in a prompt, with their description and two paths."""
     return {name: tuple(rest) for name, *rest in SECTION.findall(system)}
 
 
-async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_can(machine: UserMachine):
-    """Exposure, lists, prompt and rights together: what is offered, what is said, and what is reached.
+async def test_only_agents_with_a_skill_can_run_its_command_through_bash(machine: UserMachine):
+    """The tools, the prompt and the permissions agree.
 
     Shows: C063, C066, C073.
     """
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
-    notes, mail = skill(folder, "notes"), skill(folder, "mail", "Reads\n  mail.")
-    skill(folder, "mess")
+    notes, mail = write_skill(folder, "notes"), write_skill(folder, "mail", "Reads\n  mail.")
+    write_skill(folder, "mess")
     machine.write_config(approvals="auto")
     machine.write_agent("plain")
     machine.write_agent(
         "mixed", "tool_exposure: mixed\nskill_allow: [notes, 'm*']\nskill_deny: [mail, mess]\n"
     )
     machine.write_agent("keeper", "toolExposure: skills\nskillAllowlist: ['*']\nskillDenylist: [mess]\n")
-    use = f"{notes}/notes add buy milk"
-    looks = [("read", {"path": f"{notes}/SKILL.md"}), ("bash", {"command": f"cat {mail}/SKILL.md"})]
+    command = f"{notes}/notes add buy milk"
+    read_calls = [("read", {"path": f"{notes}/SKILL.md"}), ("bash", {"command": f"cat {mail}/SKILL.md"})]
     script = [
-        tool_call_reply(*looks, ("bash", {"command": use}), ("notes_list", {})),
+        tool_call_reply(*read_calls, ("bash", {"command": command}), ("notes_list", {})),
         text_reply("Done."),
     ] * 3
     async with machine.serve_models(script) as server, machine.open(tools=TOOLS) as app:
@@ -74,18 +76,18 @@ async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_ca
             run = await app.run("Note it", agent=agent, workspace=machine.folder)
             assert run.status == "done", run.error
     plain, _, mixed, _, skills, _ = server.requests
-    offered = [OWN & set(machine.tool_names(each)) for each in (plain, mixed, skills)]
-    assert offered == [OWN, {"mail_read", "weather"}, {"weather"}]
+    offered_tools = [TOOL_NAMES & set(machine.tool_names(each)) for each in (plain, mixed, skills)]
+    assert offered_tools == [TOOL_NAMES, {"mail_read", "weather"}, {"weather"}]
     assert all("bash" in machine.tool_names(each) for each in (plain, mixed, skills))
     prompts = [machine.system_prompt(each) for each in (plain, mixed, skills)]
     assert "CLI" not in prompts[0]
-    assert list(listed(prompts[1])) == ["notes"]
-    found = listed(prompts[2])
-    assert found == {
+    assert list(prompt_skills(prompts[1])) == ["notes"]
+    skills_in_prompt = prompt_skills(prompts[2])
+    assert skills_in_prompt == {
         "mail": ("Reads mail.", f"{mail}/SKILL.md", f"{mail}/mail"),
         "notes": ("Keeps notes in a file.", f"{notes}/SKILL.md", f"{notes}/notes"),
     }
-    assert all(Path(path).is_file() for _, *paths in found.values() for path in paths)
+    assert all(Path(path).is_file() for _, *paths in skills_in_prompt.values() for path in paths)
     for prompt in prompts[1:]:
         assert (
             prompt.index("Available tools:")
@@ -103,9 +105,9 @@ async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_ca
     assert (machine.folder / "notes.txt").read_text() == "buy milk\n" * 2
 
 
-async def test_the_prompt_of_a_conversation_stays_the_same_until_a_skill_changes(machine: UserMachine):
+async def test_the_system_prompt_of_a_session_changes_only_when_a_skill_changes(machine: UserMachine):
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
-    notes = skill(folder, "notes")
+    notes = write_skill(folder, "notes")
     machine.write_agent("keeper", "tool_exposure: mixed\n")
     async with (
         machine.serve_models([text_reply("One."), text_reply("Two."), text_reply("Three.")]) as server,
@@ -117,16 +119,16 @@ async def test_the_prompt_of_a_conversation_stays_the_same_until_a_skill_changes
         await app.run("Three", session=first.slug)
     one, two, three = map(machine.system_prompt, server.requests)
     assert one == two
-    assert listed(three)["notes"][0] == "Other."
+    assert prompt_skills(three)["notes"][0] == "Other."
 
 
-async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: UserMachine):
+async def test_commands_show_the_skills_and_which_agents_have_them(machine: UserMachine):
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
-    notes = skill(folder, "notes")
+    notes = write_skill(folder, "notes")
     (folder / "half").mkdir()
     machine.write_agent("keeper", "tool_exposure: mixed\nskill_deny: [deploy]\n")
     machine.write_agent("mute", "tool_exposure: skills\ntools: [read]\n")
-    deploy = skill(machine.folder / ".retinue" / "skills", "deploy", "Puts it out.")
+    deploy = write_skill(machine.folder / ".retinue" / "skills", "deploy", "Puts it out.")
     before = await machine("skills", "list", "--json")
     assert [row["name"] for row in before.json] == ["notes"]
     assert f"{folder}/half: has no SKILL.md" in before.err
@@ -134,10 +136,8 @@ async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Us
     shown = await machine("trust", "--yes", ".")
     assert f"{deploy}/deploy" in shown.out
     assert "Read it before" in shown.out
-    listed = {
-        row["name"]: row for row in (await machine("skills", "list", "--agent", "keeper", "--json")).json
-    }
-    assert {name: (row["available"], row["rule"], row["source"]) for name, row in listed.items()} == {
+    rows = {row["name"]: row for row in (await machine("skills", "list", "--agent", "keeper", "--json")).json}
+    assert {name: (row["available"], row["rule"], row["source"]) for name, row in rows.items()} == {
         "deploy": (False, "skills: deny deploy", "project"),
         "notes": (True, "no list", "user"),
     }
@@ -152,22 +152,24 @@ async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Us
     assert (keeper["skills"], keeper["unavailable_skills"]) == (["notes"], {"deploy": "skills: deny deploy"})
 
 
-async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(machine: UserMachine):
-    """What a parent has says nothing about its child, and what is a user's is not a project's."""
+async def test_an_agent_of_a_project_has_its_skills_and_a_child_has_the_skills_of_its_own_definition(
+    machine: UserMachine,
+):
+    """Skills of a parent or of the user are not inherited."""
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
-    skill(folder, "notes")
-    deploy = skill(machine.folder / ".retinue" / "skills", "deploy", "Puts it out.")
+    write_skill(folder, "notes")
+    deploy = write_skill(machine.folder / ".retinue" / "skills", "deploy", "Puts it out.")
     agents = machine.folder / ".retinue" / "agents"
     agents.mkdir()
     (agents / "postman.md").write_text("---\ndescription: Posts.\ntool_exposure: skills\n---\nYou post.\n")
     machine.write_agent("boss", "tools: [PersistentAgent]\n")
     machine.write_agent("clerk", "tool_exposure: mixed\nskill_allow: [notes]\n")
     machine.write_config(approvals="auto", ceiling={"skills": ["notes", "deploy"]})
-    use = tool_call_reply(
+    command = tool_call_reply(
         ("bash", {"command": f"cd /tmp; {folder}/notes/notes add milk; cat {deploy}/SKILL.md"})
     )
     async with machine.serve_models(
-        [text_reply("Hi."), use, text_reply("Done."), use, text_reply("Done.")]
+        [text_reply("Hi."), command, text_reply("Done."), command, text_reply("Done.")]
     ) as server:
         assert (await machine("trust", "--yes", ".")).code == 0
         async with machine.open() as app:
@@ -178,9 +180,9 @@ async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(
             assert child.status == "done", child.error
             posted = await app.run("Post it", agent="postman", workspace=machine.folder)
             assert posted.status == "done", posted.error
-    assert list(listed(machine.system_prompt(server.requests[1]))) == ["notes"]
+    assert list(prompt_skills(machine.system_prompt(server.requests[1]))) == ["notes"]
     assert "milk" in machine.request_texts(server.requests[2])[-1]
-    assert list(listed(machine.system_prompt(server.requests[3]))) == ["deploy"]
-    told = machine.request_texts(server.requests[4])[-1]
-    assert "deploy add WORDS" in told
-    assert "milk" not in told
+    assert list(prompt_skills(machine.system_prompt(server.requests[3]))) == ["deploy"]
+    last_result = machine.request_texts(server.requests[4])[-1]
+    assert "deploy add WORDS" in last_result
+    assert "milk" not in last_result

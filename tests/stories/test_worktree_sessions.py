@@ -1,4 +1,4 @@
-"""Where agents work, seen from outside: a worktree of their own or none, and nothing of it anywhere else."""
+"""Worktrees of sessions: creation, isolation from the repository, and deletion."""
 
 import asyncio
 import os
@@ -17,79 +17,81 @@ from retinue.sandbox.shell import make_shell_factory
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
-SANDBOX = "workspace: {isolation: sandbox, writable: true}\n"
+SANDBOX_WORKSPACE = "workspace: {isolation: sandbox, writable: true}\n"
 
 
-def git(at: Path, *words: str) -> str:
-    env = {"PATH": os.environ["PATH"], "HOME": str(at), "GIT_CONFIG_GLOBAL": "/dev/null"}
+def run_git(folder: Path, *arguments: str) -> str:
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_GLOBAL": "/dev/null"}
     env |= {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    done = subprocess.run(["git", *words], cwd=at, env=env, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    process = subprocess.run(
+        ["git", *arguments], cwd=folder, env=env, capture_output=True, text=True, check=True
+    )
+    return process.stdout.strip()
 
 
-def repository(machine: UserMachine) -> Path:
+def create_repository(machine: UserMachine) -> Path:
     (machine.folder / "a.txt").write_text("one\n")
-    git(machine.folder, "init", "-q", "-b", "main")
-    git(machine.folder, "add", "-A")
-    git(machine.folder, "commit", "-q", "-m", "x")
+    run_git(machine.folder, "init", "-q", "-b", "main")
+    run_git(machine.folder, "add", "-A")
+    run_git(machine.folder, "commit", "-q", "-m", "x")
     machine.write_config(approvals="auto")
     return machine.folder
 
 
-def worktrees(machine: UserMachine) -> list[Path]:
+def list_worktrees(machine: UserMachine) -> list[Path]:
     folder = machine.home / "worktrees"
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-async def place_of(machine: UserMachine, ref: str) -> Any:
+async def show_workspace(machine: UserMachine, ref: str) -> Any:
     return (await machine("sessions", "show", "--json", ref)).json["workspace"]
 
 
-async def test_an_agent_builds_in_a_worktree_and_the_repository_stays_as_it_was(machine: UserMachine):
+async def test_an_agent_writes_in_its_worktree_and_the_repository_stays_unchanged(machine: UserMachine):
     """Shows: D011, L003, L026."""
-    repo = repository(machine)
-    writes = tool_call_reply(
+    repo = create_repository(machine)
+    write_calls = tool_call_reply(
         ("write", {"path": "b.txt", "content": "two\n"}),
         ("edit", {"path": "a.txt", "old": "one", "new": "uno"}),
     )
-    looks = tool_call_reply(
+    read_calls = tool_call_reply(
         ("bash", {"command": "pwd; cat a.txt; echo three >c.txt; ls -a"}),
         ("write", {"path": f"{repo}/b.txt", "content": "no\n"}),
         ("read", {"path": f"{repo}/a.txt"}),
     )
-    async with machine.serve_models([writes, looks, text_reply("Built.")]) as server:
+    async with machine.serve_models([write_calls, read_calls, text_reply("Built.")]) as server:
         run = (await machine("run", "--json", "--agent", "builder", "Build")).json
-    (place,) = worktrees(machine)
-    where = await place_of(machine, run["slug"])
-    assert where == {
-        "root": str(place),
+    (worktree,) = list_worktrees(machine)
+    workspace = await show_workspace(machine, run["slug"])
+    assert workspace == {
+        "root": str(worktree),
         "isolation": "sandbox",
         "writable": True,
         "label": repo.name,
         "source": str(repo),
         "project": str(repo),
     }
-    assert (await machine("runs", "show", "--json", run["run_id"])).json["workspace"] == str(place)
+    assert (await machine("runs", "show", "--json", run["run_id"])).json["workspace"] == str(worktree)
     text = (await machine("sessions", "show", run["slug"])).out
-    assert str(place) in text
-    assert git(place, "branch", "--show-current") == f"retinue/{place.name}"
-    assert {path.name: path.read_text() for path in place.glob("*.txt")} == {
+    assert str(worktree) in text
+    assert run_git(worktree, "branch", "--show-current") == f"retinue/{worktree.name}"
+    assert {path.name: path.read_text() for path in worktree.glob("*.txt")} == {
         "a.txt": "uno\n",
         "b.txt": "two\n",
         "c.txt": "three\n",
     }
-    assert git(repo, "status", "--porcelain") == ""
+    assert run_git(repo, "status", "--porcelain") == ""
     results = [message["content"] for message in server.requests[2].messages if message["role"] == "tool"]
-    shown = [str(place), "uno", ".", "..", ".git", "a.txt", "b.txt", "c.txt"]
+    shown = [str(worktree), "uno", ".", "..", ".git", "a.txt", "b.txt", "c.txt"]
     assert [line for line in results[2].splitlines() if line in shown] == shown
     assert "one" not in results[4]
     assert sorted(path.name for path in repo.iterdir()) == [".git", "a.txt"]
 
 
-async def test_what_git_knows_of_a_worktree_is_closed_to_its_agent(machine: UserMachine):
+async def test_an_agent_cannot_access_the_git_data_of_its_worktree(machine: UserMachine):
     """Shows: F15."""
-    repo = repository(machine)
-    wishes = tool_call_reply(
+    repo = create_repository(machine)
+    calls = tool_call_reply(
         ("read", {"path": ".git"}),
         ("write", {"path": ".git", "content": "gitdir: evil\n"}),
         ("edit", {"path": ".git", "old": "gitdir", "new": "x"}),
@@ -98,17 +100,17 @@ async def test_what_git_knows_of_a_worktree_is_closed_to_its_agent(machine: User
         ("bash", {"command": f"cat .git; cat {repo}/.git/HEAD; ls {repo}"}),
         ("bash", {"command": "echo evil >.git; rm -f .git; mv .git x; ln -sf x .git"}),
     )
-    async with machine.serve_models([wishes, text_reply("I may not.")]) as server:
+    async with machine.serve_models([calls, text_reply("I may not.")]) as server:
         run = (await machine("run", "--json", "--agent", "builder", "Try")).json
-    place = Path((await place_of(machine, run["slug"]))["root"])
-    assert git(place, "rev-parse", "--git-dir") == f"{repo}/.git/worktrees/{place.name}"
+    worktree = Path((await show_workspace(machine, run["slug"]))["root"])
+    assert run_git(worktree, "rev-parse", "--git-dir") == f"{repo}/.git/worktrees/{worktree.name}"
     results = [message["content"] for message in server.requests[1].messages if message["role"] == "tool"]
     assert ["always closed" in each for each in results[:4]] == [True] * 4
     for secret in ("gitdir", "refs/heads", "a.txt"):
         assert secret not in results[4] + results[5]
 
 
-async def test_without_a_repository_there_is_no_builder_and_no_session(machine: UserMachine):
+async def test_an_agent_that_needs_a_worktree_is_refused_outside_a_repository(machine: UserMachine):
     """Shows: L026."""
     async with machine.serve_models([]) as server:
         refused = await machine("run", "--json", "--agent", "builder", "Build")
@@ -122,106 +124,113 @@ async def test_without_a_repository_there_is_no_builder_and_no_session(machine: 
     assert server.requests == []
 
 
-async def test_without_a_commit_the_start_fails_and_leaves_nothing(machine: UserMachine):
+async def test_an_agent_that_needs_a_worktree_is_refused_in_a_repository_without_a_commit(
+    machine: UserMachine,
+):
     """Shows: L026."""
-    git(machine.folder, "init", "-q")
+    run_git(machine.folder, "init", "-q")
     async with machine.serve_models([]):
         failed = await machine("run", "--json", "--agent", "builder", "Build")
     assert failed.code == 1
     assert "it has no commit yet" in failed.json["error"]["message"]
     assert (await machine("sessions", "list", "--json")).json == []
-    assert worktrees(machine) == []
-    assert git(machine.folder, "branch", "--list") == ""
+    assert list_worktrees(machine) == []
+    assert run_git(machine.folder, "branch", "--list") == ""
 
 
-async def test_children_that_start_together_each_have_their_own(machine: UserMachine):
+async def test_children_started_concurrently_each_get_their_own_worktree(machine: UserMachine):
     """Shows: L026, D012."""
-    repo = repository(machine)
+    repo = create_repository(machine)
     machine.write_agent("main", "tools: []\n")
-    machine.write_agent("maker", f"{SANDBOX}tools: [write]\n")
+    machine.write_agent("maker", f"{SANDBOX_WORKSPACE}tools: [write]\n")
 
     def script(request: CapturedRequest) -> FakeResponse:
-        said = [m["content"] for m in request.messages if m["role"] == "user"][-1]
-        if request.messages[-1]["role"] == "tool" or "make" not in said:
+        task = [m["content"] for m in request.messages if m["role"] == "user"][-1]
+        if request.messages[-1]["role"] == "tool" or "make" not in task:
             return text_reply("Done.")
-        return tool_call_reply(("write", {"path": "mine.txt", "content": said}))
+        return tool_call_reply(("write", {"path": "mine.txt", "content": task}))
 
     async with machine.serve_models(script), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=repo)
-        asked = [
+        spawns = [
             app.runs.spawn(f"make {n}", SpawnOptions(parent=parent.slug, agent="maker")) for n in range(5)
         ]
-        runs = [await app.runs.wait(run.id) for run in await asyncio.gather(*asked)]
-        places = [(await app.sessions.find(run.slug)).workspace for run in runs]
+        runs = [await app.runs.wait(run.id) for run in await asyncio.gather(*spawns)]
+        workspaces = [(await app.sessions.find(run.slug)).workspace for run in runs]
         assert (await app.sessions.find(parent.slug)).workspace.root == str(repo)
-    assert [Path(place.root, "mine.txt").read_text() for place in places] == [f"make {n}" for n in range(5)]
-    assert len({place.root for place in places}) == 5
-    assert {(place.source_repository, str(place.isolation), place.writable) for place in places} == {
-        (str(repo), "sandbox", True)
-    }
-    assert git(repo, "status", "--porcelain") == ""
+    assert [Path(workspace.root, "mine.txt").read_text() for workspace in workspaces] == [
+        f"make {n}" for n in range(5)
+    ]
+    assert len({workspace.root for workspace in workspaces}) == 5
+    assert {
+        (workspace.source_repository, str(workspace.isolation), workspace.writable)
+        for workspace in workspaces
+    } == {(str(repo), "sandbox", True)}
+    assert run_git(repo, "status", "--porcelain") == ""
 
 
-async def test_a_deleted_session_takes_a_clean_worktree_along_and_leaves_one_with_work(machine: UserMachine):
+async def test_deleting_a_session_deletes_its_clean_worktree_and_keeps_one_with_changes(machine: UserMachine):
     """Shows: L026."""
-    repo = repository(machine)
+    repo = create_repository(machine)
     work = tool_call_reply(("write", {"path": "b.txt", "content": "work\n"}))
     async with machine.serve_models([text_reply("Nothing to do."), work, text_reply("Built.")]):
         clean = (await machine("run", "--json", "--agent", "builder", "Look")).json
         dirty = (await machine("run", "--json", "--agent", "builder", "Build")).json
-        first, second = [Path((await place_of(machine, each["slug"]))["root"]) for each in (clean, dirty)]
-        gone = await machine("sessions", "delete", clean["slug"])
+        first, second = [
+            Path((await show_workspace(machine, each["slug"]))["root"]) for each in (clean, dirty)
+        ]
+        clean_deletion = await machine("sessions", "delete", clean["slug"])
         kept = await machine("sessions", "delete", dirty["slug"])
-    assert (gone.code, kept.code) == (0, 0)
-    assert worktrees(machine) == [second]
+    assert (clean_deletion.code, kept.code) == (0, 0)
+    assert list_worktrees(machine) == [second]
     assert not first.exists()
-    assert "worktree" not in gone.err
+    assert "worktree" not in clean_deletion.err
     assert f"Its worktree contains changes and was kept: {second} (of {repo})" in kept.err
     assert (second / "b.txt").read_text() == "work\n"
-    assert git(repo, "branch", "--list", "retinue/*") == f"+ retinue/{second.name}"
+    assert run_git(repo, "branch", "--list", "retinue/*") == f"+ retinue/{second.name}"
 
 
-async def test_the_clean_worktrees_of_its_children_go_with_a_session_unless_somebody_is_in_them(
+async def test_deleting_a_session_deletes_clean_worktrees_of_its_children_unless_another_session_uses_them(
     machine: UserMachine,
 ):
     """Shows: L026."""
-    repo = repository(machine)
+    repo = create_repository(machine)
     machine.write_agent("main", "tools: []\n")
     async with machine.serve_models([text_reply(str(n)) for n in range(5)]), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=repo)
         child = await app.runs.wait(
             (await app.runs.spawn("Look", SpawnOptions(parent=parent.slug, agent="builder"))).id
         )
-        place = Path((await app.sessions.find(child.slug)).workspace.root)
-        visitor = await app.run("Look", agent="main", workspace=place)
+        worktree = Path((await app.sessions.find(child.slug)).workspace.root)
+        run_inside = await app.run("Look", agent="main", workspace=worktree)
         await app.sessions.delete(parent.slug)
-        assert place.exists()
-        again = await app.run("Hi", agent="main", workspace=repo)
+        assert worktree.exists()
+        second_parent = await app.run("Hi", agent="main", workspace=repo)
         child = await app.runs.wait(
-            (await app.runs.spawn("Look", SpawnOptions(parent=again.slug, agent="builder"))).id
+            (await app.runs.spawn("Look", SpawnOptions(parent=second_parent.slug, agent="builder"))).id
         )
         other = Path((await app.sessions.find(child.slug)).workspace.root)
         assert other.exists()
-        await app.sessions.delete(again.slug)
+        await app.sessions.delete(second_parent.slug)
         assert not other.exists()
-        await app.sessions.delete(visitor.slug)
-    assert worktrees(machine) == [place]
+        await app.sessions.delete(run_inside.slug)
+    assert list_worktrees(machine) == [worktree]
 
 
-async def test_a_sandbox_outside_of_git_can_only_be_looked_at(machine: UserMachine):
+async def test_a_sandbox_workspace_outside_a_repository_is_read_only(machine: UserMachine):
     """Shows: D013, D014."""
     (machine.folder / "a.txt").write_text("one\n")
     machine.write_config(approvals="auto")
     machine.write_agent("looker", "workspace: {isolation: sandbox}\ntools: [read, write, bash]\n")
-    wishes = tool_call_reply(
+    calls = tool_call_reply(
         ("read", {"path": "a.txt"}),
         ("write", {"path": "b.txt", "content": "x"}),
         ("bash", {"command": "cat a.txt; echo x >b.txt || echo refused"}),
     )
-    async with machine.serve_models([wishes, text_reply("Seen.")]) as server:
+    async with machine.serve_models([calls, text_reply("Seen.")]) as server:
         run = (await machine("run", "--json", "--agent", "looker", "Look")).json
-    where = await place_of(machine, run["slug"])
-    assert (where["root"], where["isolation"], where["writable"], where["source"]) == (
+    workspace = await show_workspace(machine, run["slug"])
+    assert (workspace["root"], workspace["isolation"], workspace["writable"], workspace["source"]) == (
         str(machine.folder),
         "sandbox",
         False,
@@ -234,52 +243,52 @@ async def test_a_sandbox_outside_of_git_can_only_be_looked_at(machine: UserMachi
     assert [path.name for path in machine.folder.iterdir()] == ["a.txt"]
 
 
-async def test_a_read_only_parent_has_no_child_that_writes(machine: UserMachine):
+async def test_a_child_of_a_read_only_parent_has_a_read_only_worktree(machine: UserMachine):
     """Shows: T06, D012."""
-    repo = repository(machine)
-    machine.write_agent("maker", f"{SANDBOX}tools: [write, bash]\n")
-    wishes = tool_call_reply(
+    repo = create_repository(machine)
+    machine.write_agent("maker", f"{SANDBOX_WORKSPACE}tools: [write, bash]\n")
+    calls = tool_call_reply(
         ("write", {"path": "b.txt", "content": "x"}), ("bash", {"command": "echo x >c.txt || echo refused"})
     )
     async with (
-        machine.serve_models([text_reply("Hi."), wishes, text_reply("No.")]) as server,
+        machine.serve_models([text_reply("Hi."), calls, text_reply("No.")]) as server,
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="explorer", workspace=repo)
         child = await app.runs.wait(
             (await app.runs.spawn("Make", SpawnOptions(parent=parent.slug, agent="maker"))).id
         )
-        place = (await app.sessions.find(child.slug)).workspace
-    assert not place.writable
+        workspace = (await app.sessions.find(child.slug)).workspace
+    assert not workspace.writable
     results = [message["content"] for message in server.requests[2].messages if message["role"] == "tool"]
     assert ["read-only" in results[0], "refused" in results[1]] == [True, True]
-    assert sorted(path.name for path in Path(place.root).iterdir()) == [".git", "a.txt"]
+    assert sorted(path.name for path in Path(workspace.root).iterdir()) == [".git", "a.txt"]
 
 
-async def test_a_custom_workspace_is_the_folder_that_its_definition_names(machine: UserMachine):
+async def test_a_custom_workspace_is_the_folder_named_by_the_definition(machine: UserMachine):
     """Shows: D011, D014, L003."""
     (machine.folder / "real").mkdir()
     (machine.folder / "link").symlink_to("real")
     machine.write_config(approvals="auto")
     for name, path in (
         ("maker", "link"),
-        ("lost", "nowhere"),
-        ("thief", str(machine.home)),
-        ("far", "/proc"),
+        ("missing", "nowhere"),
+        ("home", str(machine.home)),
+        ("outside", "/proc"),
     ):
         machine.write_agent(name, f"workspace: {{isolation: custom, path: {path}}}\ntools: [write]\n")
     (machine.folder / "a.txt").write_text("")
-    machine.write_agent("flat", "workspace: {isolation: custom, path: a.txt}\n")
+    machine.write_agent("file", "workspace: {isolation: custom, path: a.txt}\n")
     async with machine.serve_models(
         [tool_call_reply(("write", {"path": "b.txt", "content": "x"})), text_reply("Made.")]
     ):
         run = (await machine("run", "--json", "--agent", "maker", "Make")).json
-        where = await place_of(machine, run["slug"])
-        for name in ("lost", "thief", "far", "flat"):
+        workspace = await show_workspace(machine, run["slug"])
+        for name in ("missing", "home", "outside", "file"):
             refused = await machine("run", "--json", "--agent", name, "Make")
             assert refused.code == 3, (name, refused)
             assert "The definition's workspace" in refused.json["error"]["message"]
-    assert (where["root"], where["isolation"], where["writable"]) == (
+    assert (workspace["root"], workspace["isolation"], workspace["writable"]) == (
         f"{machine.folder}/real",
         "custom",
         True,
@@ -289,37 +298,37 @@ async def test_a_custom_workspace_is_the_folder_that_its_definition_names(machin
 
 
 @pytest.mark.parametrize("agent", ["scout", "builder"])
-async def test_a_projects_agent_stays_known_in_its_worktree(machine: UserMachine, agent: str):
-    """The live definition is looked up where the person began, not in the copy.
+async def test_agents_of_a_project_are_available_in_its_worktrees(machine: UserMachine, agent: str):
+    """The definition is looked up in the original folder, not in the worktree.
 
     Shows: S27.
     """
-    repo = repository(machine)
+    repo = create_repository(machine)
     folder = repo / ".retinue" / "agents"
     folder.mkdir(parents=True)
-    (folder / "scout.md").write_text(f"---\n{SANDBOX}tools: []\n---\nYou scout.\n")
+    (folder / "scout.md").write_text(f"---\n{SANDBOX_WORKSPACE}tools: []\n---\nYou scout.\n")
     async with machine.serve_models([text_reply("One."), text_reply("Two."), text_reply("Three.")]):
         assert (await machine("trust", "--yes", ".")).code == 0
         run = (await machine("run", "--json", "--agent", agent, "Go")).json
         assert (await machine("send", "--json", run["slug"], "On")).json["text"] == "Two."
         spawned = await machine("spawn", "--json", "--parent", run["slug"], "--agent", "scout", "Go")
     assert spawned.json["text"] == "Three."
-    assert len(worktrees(machine)) == 2
+    assert len(list_worktrees(machine)) == 2
 
 
-async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: UserMachine):
+async def test_a_child_shares_the_worktree_of_its_parent(machine: UserMachine):
     """Shows: L003, T06."""
-    repository(machine)
+    create_repository(machine)
     (machine.folder / "lib").mkdir()
     (machine.folder / "lib" / "b.txt").write_text("lib\n")
-    git(machine.folder, "add", "-A")
-    git(machine.folder, "commit", "-q", "-m", "y")
-    machine.write_agent("main", f"{SANDBOX}tools: []\n")
+    run_git(machine.folder, "add", "-A")
+    run_git(machine.folder, "commit", "-q", "-m", "y")
+    machine.write_agent("main", f"{SANDBOX_WORKSPACE}tools: []\n")
     machine.write_agent("inner", "workspace: {isolation: custom, path: lib}\ntools: [read]\n")
-    wishes = tool_call_reply(("read", {"path": "a.txt"}), ("ls", {}), ("read", {"path": ".git"}))
+    calls = tool_call_reply(("read", {"path": "a.txt"}), ("ls", {}), ("read", {"path": ".git"}))
     script = [
         text_reply("Hi."),
-        wishes,
+        calls,
         text_reply("Seen."),
         tool_call_reply(("read", {"path": "b.txt"})),
         text_reply("Read."),
@@ -332,75 +341,82 @@ async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: 
             )
             for name in ("explorer", "inner")
         ]
-        above, *places = [(await app.sessions.find(run.slug)).workspace for run in (parent, *runs)]
-    results = [m["content"] for at in (2, 4) for m in server.requests[at].messages if m["role"] == "tool"]
+        parent_workspace, *workspaces = [
+            (await app.sessions.find(run.slug)).workspace for run in (parent, *runs)
+        ]
+    results = [
+        m["content"] for index in (2, 4) for m in server.requests[index].messages if m["role"] == "tool"
+    ]
     assert "one" in results[0]
     assert "a.txt" in results[1]
     assert "gitdir" not in results[2]
     assert "lib" in results[3]
-    assert [place.root for place in places] == [above.root, f"{above.root}/lib"]
-    assert {place.source_repository for place in places} == {str(machine.folder)}
-    assert len(worktrees(machine)) == 1
+    assert [workspace.root for workspace in workspaces] == [
+        parent_workspace.root,
+        f"{parent_workspace.root}/lib",
+    ]
+    assert {workspace.source_repository for workspace in workspaces} == {str(machine.folder)}
+    assert len(list_worktrees(machine)) == 1
 
 
-async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(machine: UserMachine):
+async def test_a_child_in_its_own_worktree_cannot_read_what_its_parent_cannot_read(machine: UserMachine):
     """Shows: T06."""
-    repo = repository(machine)
+    repo = create_repository(machine)
     for name in ("docs/a.md", "docs/secret/b.md", "src/c.md"):
         (repo / name).parent.mkdir(parents=True, exist_ok=True)
         (repo / name).write_text(f"words of {name}\n")
-    git(repo, "add", "-A")
-    git(repo, "commit", "-q", "-m", "y")
+    run_git(repo, "add", "-A")
+    run_git(repo, "commit", "-q", "-m", "y")
     machine.write_agent("main", "tools: []\npaths: {read: ['docs/**'], deny: ['docs/secret/**']}\n")
-    machine.write_agent("maker", f"{SANDBOX}tools: [read, write, bash]\n")
+    machine.write_agent("maker", f"{SANDBOX_WORKSPACE}tools: [read, write, bash]\n")
     names = ("docs/a.md", "docs/secret/b.md", "src/c.md")
-    wishes = tool_call_reply(
+    calls = tool_call_reply(
         *(("read", {"path": name}) for name in names),
         ("write", {"path": "docs/new.md", "content": "new\n"}),
         ("bash", {"command": f"cat {' '.join(names)}"}),
     )
     async with (
-        machine.serve_models([text_reply("Hi."), wishes, text_reply("Seen.")]) as server,
+        machine.serve_models([text_reply("Hi."), calls, text_reply("Seen.")]) as server,
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="main", workspace=repo)
         child = await app.runs.wait(
             (await app.runs.spawn("Make", SpawnOptions(parent=parent.slug, agent="maker"))).id
         )
-        place = Path((await app.sessions.find(child.slug)).workspace.root)
+        worktree = Path((await app.sessions.find(child.slug)).workspace.root)
     results = [m["content"] for m in server.requests[2].messages if m["role"] == "tool"]
-    assert [f"words of {name}" in said for name, said in zip(names, results, strict=False)] == [
+    assert [f"words of {name}" in result for name, result in zip(names, results, strict=False)] == [
         True,
         False,
         False,
     ]
     assert [f"words of {name}" in results[4] for name in names] == [True, False, False]
-    assert (place / "docs" / "new.md").read_text() == "new\n"
+    assert (worktree / "docs" / "new.md").read_text() == "new\n"
 
 
-async def test_a_worktree_whose_session_never_came_to_be_goes_with_the_next_start(machine: UserMachine):
-    """As a crash in between leaves it. The worktree of a session stays, whoever else was killed.
+async def test_a_worktree_without_a_session_is_removed_at_the_next_start(machine: UserMachine):
+    """A crash leaves such a worktree; worktrees of sessions are kept.
 
     Shows: P32.
     """
-    repo = repository(machine)
+    repo = create_repository(machine)
     async with machine.serve_models([text_reply("Looked.")]):
         run = (await machine("run", "--json", "--agent", "builder", "Look")).json
-    kept = Path((await place_of(machine, run["slug"]))["root"])
+    kept = Path((await show_workspace(machine, run["slug"]))["root"])
     probe = SandboxProbe()
-    trees = Worktrees(
+    manager = Worktrees(
         machine.home / "worktrees",
         shell_for_scope=make_shell_factory(probe, os.environ),
         find_sandbox_level=probe.level,
         is_trusted=lambda _: True,
     )
-    assert await trees.create(str(repo), "orphan") is not None
-    assert len(worktrees(machine)) == 2
-    long_ago = time.time() - 3600
-    for noted in (*(machine.home / "unclaimed").iterdir(), *(repo / ".git/worktrees").iterdir()):
-        os.utime(noted, (long_ago, long_ago))
+    assert await manager.create(str(repo), "orphan") is not None
+    assert len(list_worktrees(machine)) == 2
+    mtime = time.time() - 3600
+    for record in (*(machine.home / "unclaimed").iterdir(), *(repo / ".git/worktrees").iterdir()):
+        os.utime(record, (mtime, mtime))
     async with machine.open():
         pass
-    assert worktrees(machine) == [kept]
-    assert git(repo, "branch", "--list", "retinue/*").split() == ["+", f"retinue/{kept.name}"]
+    assert list_worktrees(machine) == [kept]
+    assert run_git(repo, "branch", "--list", "retinue/*").split() == ["+", f"retinue/{kept.name}"]
     assert list((machine.home / "unclaimed").iterdir()) == []
