@@ -147,12 +147,12 @@ class RuntimeProcess:
             await self.worker.wait_for_change()
 
     async def wait_until_suspended(self, run: Run) -> None:
-        """Wait until a run has spoken and waits for the runs that it started."""
+        """Wait until a run has replied and waits for the runs that it started."""
 
-        async def suspended() -> bool:
+        async def is_suspended() -> bool:
             return (await self.reload(run)).waits_between_turns
 
-        await wait_until(suspended)
+        await wait_until(is_suspended)
 
     async def wait_until_ended(self, run: Run) -> Run:
         """Wait until a run has ended, whatever it waits for in between."""

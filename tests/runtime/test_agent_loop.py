@@ -82,24 +82,24 @@ async def test_read_calls_of_one_turn_run_concurrently(runtime: RuntimeFixture):
     barrier = asyncio.Barrier(2)
 
     @tool(effect="read")
-    async def left() -> str:
-        """Waits for the right one."""
+    async def first() -> str:
+        """Wait for the second tool."""
         await barrier.wait()
-        return "left was there"
+        return "first tool ran"
 
     @tool(effect="read")
-    async def right() -> str:
-        """Waits for the left one."""
+    async def second() -> str:
+        """Wait for the first tool."""
         await barrier.wait()
-        return "right was there"
+        return "second tool ran"
 
-    reply = tool_call_reply(("left", "{}"), ("right", "{}"))
-    async with runtime.open(reply, text_reply("They met."), tools=[left, right]) as process:
+    reply = tool_call_reply(("first", "{}"), ("second", "{}"))
+    async with runtime.open(reply, text_reply("They met."), tools=[first, second]) as process:
         run = await asyncio.wait_for(process.run("Let them meet."), 10)
         assert run.text == "They met."
         assert {result.text for result in await process.tool_results(run)} == {
-            "left was there",
-            "right was there",
+            "first tool ran",
+            "second tool ran",
         }
 
 

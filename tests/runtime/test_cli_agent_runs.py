@@ -243,7 +243,7 @@ async def test_tool_calls_of_a_cancelled_cli_agent_are_reported_as_events_and_sa
         assert (last.text, last.stop_reason) == ("I look.", "cancelled")
 
 
-async def test_a_cli_agent_resumed_after_a_crash_is_told_that_its_turn_was_interrupted(
+async def test_a_cli_agent_resumed_after_a_crash_is_informed_that_its_turn_was_interrupted(
     runtime: RuntimeFixture,
 ):
     """Nobody knows which of its actions took effect, so it should check before it repeats one."""

@@ -56,7 +56,7 @@ def make_verbose_tool(started: asyncio.Event | None = None, returning_calls: int
     return act
 
 
-async def test_the_model_is_told_that_earlier_entries_are_left_out(runtime: RuntimeFixture):
+async def test_the_model_is_informed_that_earlier_entries_are_left_out(runtime: RuntimeFixture):
     """Shows: P31."""
     async with open_with_small_window(runtime, *(text_reply("word " * 60) for _ in range(20))) as process:
         session = await process.create_session()

@@ -368,21 +368,21 @@ def test_arbitrary_bytes_cause_only_an_argument_error(raw: bytes):
         assert not isinstance(error.value, UnicodeError)
 
 
-async def undescribed() -> str:
+async def tool_without_docstring() -> str:
     return ""
 
 
-async def described() -> str:
+async def tool_with_docstring() -> str:
     """Do it."""
     return ""
 
 
-async def starred(*values: int) -> str:
+async def tool_with_varargs(*values: int) -> str:
     """Do it."""
     return ""
 
 
-async def odd(value: Callable[[], int]) -> str:
+async def tool_with_callable(value: Callable[[], int]) -> str:
     """Do it."""
     return ""
 
@@ -401,26 +401,29 @@ def with_annotation(annotation: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: tool(name="system_reset")(described), "names that start with system_ are reserved"),
-        (lambda: tool(name="1st")(described), "Invalid tool name '1st'"),
-        (lambda: tool(name="a b")(described), "Invalid tool name 'a b'"),
-        (lambda: tool(name="x" * 65)(described), "Invalid tool name"),
         (
-            lambda: tool(effect="twice")(described),
+            lambda: tool(name="system_reset")(tool_with_docstring),
+            "names that start with system_ are reserved",
+        ),
+        (lambda: tool(name="1st")(tool_with_docstring), "Invalid tool name '1st'"),
+        (lambda: tool(name="a b")(tool_with_docstring), "Invalid tool name 'a b'"),
+        (lambda: tool(name="x" * 65)(tool_with_docstring), "Invalid tool name"),
+        (
+            lambda: tool(effect="twice")(tool_with_docstring),
             "unknown effect 'twice'. Use one of read, idempotent, once",
         ),
-        (lambda: tool(undescribed), "Tool undescribed has no description"),
+        (lambda: tool(tool_without_docstring), "Tool tool_without_docstring has no description"),
         (
             lambda: tool(with_annotation(None)),
             "Tool mistaken: the parameter value must be a named parameter with a type",
         ),
-        (lambda: tool(starred), "Tool starred: the parameter values"),
-        (lambda: tool(functools.partial(described)), "Invalid tool name ''"),
+        (lambda: tool(tool_with_varargs), "Tool tool_with_varargs: the parameter values"),
+        (lambda: tool(functools.partial(tool_with_docstring)), "Invalid tool name ''"),
         (
-            lambda: tool(name="part")(functools.partial(described)),
+            lambda: tool(name="part")(functools.partial(tool_with_docstring)),
             "Tool part has an annotation that cannot",
         ),
-        (lambda: tool(odd), "Tool odd: no JSON Schema for its arguments"),
+        (lambda: tool(tool_with_callable), "Tool tool_with_callable: no JSON Schema for its arguments"),
         (
             lambda: tool(with_annotation("Nowhere")),
             "Tool mistaken has an annotation that cannot be resolved",
