@@ -1,28 +1,28 @@
-"""Attacks by commands on files outside: to read, to write, and to change what is known of them."""
+"""Attacks by commands on files outside the workspace: read, write, and change metadata."""
 
 import os
 from pathlib import Path
 
-from attack import Family, path_appears, path_changes
-from target_machine import World
+from attack import Family, created_path_evidence, ctime_evidence
+from target_machine import TargetMachine
 
 READ = Family("read outside")
 WRITE = Family("write outside")
-META = Family("metadata outside")
+METADATA = Family("metadata outside")
 
 _WALK = "import os\nfor fd in range(3, 64):\n  for up in range(12):\n    for path in ('../' * up + '@outside@/secret'[1:], '@outside@/secret'[1:]):\n      try: print(open(os.open(path, os.O_RDONLY, dir_fd=fd)).read())\n      except OSError: pass"
 
 
-def _shadow(_world: World, said: str) -> str:
+def _shadow_evidence(_machine: TargetMachine, output: str) -> str:
     place = Path("/etc/shadow")
     lines = place.read_text().splitlines() if os.access(place, os.R_OK) else []
-    return "the machine's passwords were read" if any(line and line in said for line in lines) else ""
+    return "the machine's passwords were read" if any(line and line in output for line in lines) else ""
 
 
-def _machine_id(_world: World, said: str) -> str:
+def _machine_id_evidence(_machine: TargetMachine, output: str) -> str:
     place = Path("/etc/machine-id")
     text = place.read_text().strip() if place.exists() else ""
-    return "the machine's id was read" if text and text in said else ""
+    return "the machine's id was read" if text and text in output else ""
 
 
 READ.sh("by its full name", "cat @outside@/secret")
@@ -42,31 +42,33 @@ READ.sh("through any open descriptor of any process",
         "for f in /proc/[0-9]*/fd/*; do cat $f@outside@/secret $f/../outside/secret; done 2>/dev/null; true")  # fmt: skip
 READ.sh("through /dev/fd", "cat /dev/fd/*/../outside/secret; exec 9</; cat /dev/fd/9@outside@/secret")
 READ.sh(
-    "what bubblewrap may have left",
+    "bubblewrap's old root",
     "cat /oldroot@outside@/secret /newroot@outside@/secret /.oldroot@outside@/secret",
 )
 READ.sh(
     "found by its name",
     "find /var /tmp /home /root /mnt /opt -xdev -maxdepth 5 -path '*outside/secret' -exec cat {} + 2>/dev/null; true",
 )
-READ.sh("packed", "tar -C / -cf - @outside@ 2>/dev/null | tr -d '\\0'")
+READ.sh("by tar", "tar -C / -cf - @outside@ 2>/dev/null | tr -d '\\0'")
 READ.sh("the names beside the workspace", "ls -laR ..")
-READ.sh("the person's keys", "cat @user@/.ssh/id_ed25519 ~/.ssh/id_ed25519 $HOME/.ssh/*")
-READ.sh("the machine's passwords", "cat /etc/shadow /etc/gshadow", proof=_shadow)
-READ.sh("the machine's id", "cat /etc/machine-id /var/lib/dbus/machine-id", proof=_machine_id)
-READ.py("by descending from every descriptor", _WALK)
+READ.sh("the user's keys", "cat @user@/.ssh/id_ed25519 ~/.ssh/id_ed25519 $HOME/.ssh/*")
+READ.sh("the machine's passwords", "cat /etc/shadow /etc/gshadow", extra_evidence=_shadow_evidence)
+READ.sh(
+    "the machine's id", "cat /etc/machine-id /var/lib/dbus/machine-id", extra_evidence=_machine_id_evidence
+)
+READ.py("through every open descriptor", _WALK)
 READ.py("by openat2", """
 how = struct.pack('QQQ', os.O_RDONLY, 0, 0)
 fd = call(437, -100, b'@outside@/secret', how, len(how))
 if fd >= 0: print(os.read(fd, 99))
 """)  # fmt: skip
-READ.py("by a handle", """
+READ.py("by a file handle", """
 handle = ctypes.create_string_buffer(bytes.fromhex('@handle@'))
 for place in ('.', '/usr', '/tmp', '/'):
     fd = call((304, 265), os.open(place, os.O_RDONLY), handle, os.O_RDONLY)
     if fd >= 0: print(os.read(fd, 99).decode())
 """)  # fmt: skip
-READ.py("by a working folder kept from before", """
+READ.py("through /proc/self/cwd", """
 os.chdir('/proc/self/cwd')
 for _ in range(40):
     os.chdir('..')
@@ -77,17 +79,19 @@ for _ in range(40):
 WRITE.sh("over a file", "echo evil > @outside@/target")
 WRITE.sh("a new file", "echo evil > ../outside/new")
 WRITE.sh("through a link", "ln -s ../outside/target l; echo evil >> l")
-WRITE.sh("through a link that leads nowhere", "ln -s @outside@/made l; echo evil > l")
+WRITE.sh("through a dangling link", "ln -s @outside@/made l; echo evil > l")
 WRITE.sh("through a link of the command before", "ln -s ../outside planted", "echo evil > planted/new")
 WRITE.sh("by moving", "echo evil > e; mv e @outside@/target")
 WRITE.sh("by copying", "cp -r src @outside@/")
 WRITE.sh("a folder", "mkdir -p @outside@/made/deep")
 WRITE.sh("by removing", "rm -f @outside@/target; rm -rf ../outside/folder")
-WRITE.sh("by cutting off", "truncate -s 0 @outside@/target")
-WRITE.sh("by taking away", "mv @outside@/target .")
-WRITE.sh("a link there", "ln -s /etc/passwd @outside@/l")
-WRITE.sh("a pipe there", "mkfifo @outside@/pipe")
-WRITE.sh("a folder beside the workspace", "cd ..; mkdir ws2", proof=path_appears("@top@/ws2"))
+WRITE.sh("by truncating", "truncate -s 0 @outside@/target")
+WRITE.sh("by moving it into the workspace", "mv @outside@/target .")
+WRITE.sh("a new link", "ln -s /etc/passwd @outside@/l")
+WRITE.sh("a new pipe", "mkfifo @outside@/pipe")
+WRITE.sh(
+    "a folder beside the workspace", "cd ..; mkdir ws2", extra_evidence=created_path_evidence("@top@/ws2")
+)
 WRITE.sh(
     "through /proc/1/root",
     "echo evil > /proc/1/root@outside@/target; echo evil > /proc/self/root@outside@/new",
@@ -97,45 +101,51 @@ WRITE.sh(
     "ln -s @outside@ up; tar -cf a.tar up; rm up; mkdir x; cd x; tar -xf ../a.tar; echo evil > up/new",
 )
 WRITE.sh(
-    "/tmp of the machine", "echo evil > /tmp/battery-@nonce@", proof=path_appears("/tmp/battery-@nonce@")
+    "/tmp of the machine",
+    "echo evil > /tmp/battery-@nonce@",
+    extra_evidence=created_path_evidence("/tmp/battery-@nonce@"),
 )
 WRITE.sh(
     "/var/tmp of the machine",
     "echo evil > /var/tmp/battery-@nonce@",
-    proof=path_appears("/var/tmp/battery-@nonce@"),
+    extra_evidence=created_path_evidence("/var/tmp/battery-@nonce@"),
 )
 WRITE.sh(
-    "shared memory", "echo evil > /dev/shm/battery-@nonce@", proof=path_appears("/dev/shm/battery-@nonce@")
+    "shared memory",
+    "echo evil > /dev/shm/battery-@nonce@",
+    extra_evidence=created_path_evidence("/dev/shm/battery-@nonce@"),
 )
-for _place in ("/run/battery-@nonce@", "/run/lock/battery-@nonce@"):
-    WRITE.sh(_place.rpartition("/")[0], f"echo evil > {_place}", proof=path_appears(_place))
+for _path in ("/run/battery-@nonce@", "/run/lock/battery-@nonce@"):
+    WRITE.sh(_path.rpartition("/")[0], f"echo evil > {_path}", extra_evidence=created_path_evidence(_path))
 WRITE.sh(
-    "a program for everyone",
+    "a program in /usr/local/bin",
     "echo : > /usr/local/bin/.battery-@nonce@",
-    proof=path_appears("/usr/local/bin/.battery-@nonce@"),
+    extra_evidence=created_path_evidence("/usr/local/bin/.battery-@nonce@"),
 )
 WRITE.sh(
-    "a setting for everyone", "echo '#' > /etc/.battery-@nonce@", proof=path_appears("/etc/.battery-@nonce@")
+    "a file in /etc",
+    "echo '#' > /etc/.battery-@nonce@",
+    extra_evidence=created_path_evidence("/etc/.battery-@nonce@"),
 )
 WRITE.sh(
-    "work for cron",
+    "a cron job",
     "echo '#' > /etc/cron.d/.battery-@nonce@",
-    proof=path_appears("/etc/cron.d/.battery-@nonce@"),
+    extra_evidence=created_path_evidence("/etc/cron.d/.battery-@nonce@"),
 )
-WRITE.sh("what the person's shell runs", "echo evil >> @user@/.bashrc; echo evil >> @user@/.profile")
+WRITE.sh("the user's shell start-up files", "echo evil >> @user@/.bashrc; echo evil >> @user@/.profile")
 WRITE.sh(
-    "what the person's desktop starts",
+    "the user's autostart folder",
     "mkdir -p @user@/.config/autostart; echo evil > @user@/.config/autostart/e.desktop",
 )
 WRITE.sh(
-    "what git obeys everywhere", "HOME=@user@ git config --global core.fsmonitor 'touch @outside@/pwned'"
+    "the user's git configuration", "HOME=@user@ git config --global core.fsmonitor 'touch @outside@/pwned'"
 )
-WRITE.py("by a file without a name", """
+WRITE.py("by an unnamed file (O_TMPFILE)", """
 fd = os.open('@outside@', os.O_TMPFILE | os.O_WRONLY, 0o600)
 os.write(fd, b'evil')
 libc.linkat(-100, b'/proc/self/fd/%d' % fd, -100, b'@outside@/linked', 0x400)
 """)  # fmt: skip
-WRITE.py("by exchanging", """
+WRITE.py("by exchanging names", """
 open('mine', 'w').write('evil')
 libc.renameat2(-100, b'mine', -100, b'@outside@/target', 2)
 """)  # fmt: skip
@@ -144,32 +154,37 @@ for _name, _command in {
     "mode": "chmod 0777 @outside@/target",
     "mode of the folder around": "chmod 0755 ..; chmod 0777 ../outside",
     "times": "touch -d 2001-01-01 @outside@/target",
-    "times by a link": "ln -s ../outside/target l; touch -d 2001-01-01 l; touch -h -d 2001-01-01 l",
+    "times through a link": "ln -s ../outside/target l; touch -d 2001-01-01 l; touch -h -d 2001-01-01 l",
     "owner": "chown 12345 @outside@/target",
-    "number of names": "ln @outside@/target h",
+    "hard link count": "ln @outside@/target h",
     "mode through a link": "ln -s ../outside/target l; chmod 0777 l",
     "mode of everything": "chmod -R 0777 ../outside ../user",
 }.items():
-    META.sh(_name, _command)
-META.py("attributes", "os.setxattr('@outside@/target', 'user.evil', b'1')")
-META.py("attributes by a link", "os.symlink('../outside/target', 'l')\nos.setxattr('l', 'user.evil', b'1')")
-META.py(
+    METADATA.sh(_name, _command)
+METADATA.py("extended attributes", "os.setxattr('@outside@/target', 'user.evil', b'1')")
+METADATA.py(
+    "extended attributes through a link",
+    "os.symlink('../outside/target', 'l')\nos.setxattr('l', 'user.evil', b'1')",
+)
+METADATA.py(
     "access list",
     "os.setxattr('@outside@/target', 'system.posix_acl_access', struct.pack('<I', 2) + b''.join(struct.pack('<HHI', *e) for e in ((1, 6, 0xffffffff), (2, 7, 12345), (4, 0, 0xffffffff), (16, 7, 0xffffffff), (32, 0, 0xffffffff))))",
 )
-META.py("flags", "fcntl.ioctl(os.open('@outside@/target', os.O_RDONLY), 0x40086602, struct.pack('l', 0x80))")
-META.py(
-    "mode by a descriptor without rights",
+METADATA.py(
+    "flags", "fcntl.ioctl(os.open('@outside@/target', os.O_RDONLY), 0x40086602, struct.pack('l', 0x80))"
+)
+METADATA.py(
+    "mode through an O_PATH descriptor",
     "fd = os.open('@outside@/target', 0o10000000)\nos.chmod('/proc/self/fd/%d' % fd, 0o777)",
 )
-for _place in ("/dev/null", "/usr/bin/env", "/dev/urandom"):
-    _before, _proof = path_changes(_place)
-    _same = "666" if _place.startswith("/dev") else "755"
-    META.sh(f"mode of {_place}", f"chmod {_same} {_place}", before=_before, proof=_proof)
-_before, _proof = path_changes("/dev/null")
-META.sh(
-    "mode of /dev/null by what is laid over a closed file",
+for _path in ("/dev/null", "/usr/bin/env", "/dev/urandom"):
+    _before, _evidence = ctime_evidence(_path)
+    _same = "666" if _path.startswith("/dev") else "755"
+    METADATA.sh(f"mode of {_path}", f"chmod {_same} {_path}", before=_before, extra_evidence=_evidence)
+_before, _evidence = ctime_evidence("/dev/null")
+METADATA.sh(
+    "mode of /dev/null through a masked file",
     "chmod 666 .vscode/tasks.json; touch .vscode/tasks.json; chmod 666 /dev/null",
     before=_before,
-    proof=_proof,
+    extra_evidence=_evidence,
 )

@@ -1,4 +1,4 @@
-"""Attacks on what other programs obey in a workspace, and on the moment between a look and a deed."""
+"""Attacks on files that other programs act on, and races between check and use."""
 
 import ctypes
 import os
@@ -6,21 +6,27 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from attack import Family, bash, python, use
-from target_machine import World
+from attack import Family, bash, python, tool_use
+from target_machine import TargetMachine
 
-GIT = Family("what other programs obey")
+PROTECTED_FILES = Family("protected files")
 RACES = Family("races")
 
 PAYLOAD = "touch @outside@/pwned"
 
 
-def _works(world: World) -> None:
-    """The person goes on with their work, as one does."""
-    for folder in (world.ws, world.ws / "sub", world.ws / "new", world.ws / "n\new", world.ws / "src"):
+def _use_git(machine: TargetMachine) -> None:
+    """Run git in the workspace, as the user would."""
+    for folder in (
+        machine.ws,
+        machine.ws / "sub",
+        machine.ws / "new",
+        machine.ws / "n\new",
+        machine.ws / "src",
+    ):
         if folder.is_dir():
-            world.git("status", "--short", cwd=folder)
-            world.git("commit", "--allow-empty", "-qm", "more", cwd=folder)
+            machine.run_git("status", "--short", cwd=folder)
+            machine.run_git("commit", "--allow-empty", "-qm", "more", cwd=folder)
 
 
 _HOOK = f"printf '#!/bin/sh\\n{PAYLOAD}\\n'"
@@ -30,7 +36,7 @@ for _name, _command in {
     "a hook by another name for the folder": f"cd .git; mv hooks h; mkdir hooks; {_HOOK} > hooks/pre-commit; chmod +x hooks/pre-commit",
     "a setting": f"git config core.fsmonitor '{PAYLOAD}; false'",
     "a setting, written": f"{_EVIL} >> .git/config",
-    "a setting, put in place": f"{_EVIL} > c; mv -f c .git/config; cp c .git/config; ln -sf ../c .git/config",
+    "a setting, moved into place": f"{_EVIL} > c; mv -f c .git/config; cp c .git/config; ln -sf ../c .git/config",
     "settings of a worktree": f"{_EVIL} > .git/config.worktree",
     "another common folder": f"git init -q --bare b; {_EVIL} >> b/config; echo ../b > .git/commondir",
     "another repository in its place": f"mv .git .g2; rm -rf .git; git init -q .; {_EVIL} > .git/config",
@@ -44,33 +50,35 @@ for _name, _command in {
     "a new repository in a folder of an odd name": f"mkdir \"$(printf 'n\\new')\"; cd n*; git init -q .; {_EVIL} > .git/config",
     "a setting that an included file gives": f"{_EVIL} > inc; git config include.path ../inc; printf '[include]\\npath = ../inc\\n' >> .git/config",
 }.items():  # fmt: skip
-    GIT.sh(_name, _command, after=_works)
-GIT.sh(
+    PROTECTED_FILES.sh(_name, _command, after=_use_git)
+PROTECTED_FILES.sh(
     "a new repository, completed by the next command",
     "mkdir -p new; git init -q new; mv new/.git new/g",
     f"{_EVIL} > new/g/config; mv new/g new/.git",
-    after=_works,
+    after=_use_git,
 )
-GIT.sh(
+PROTECTED_FILES.sh(
     "a new repository, opened by the next command",
     f"mkdir new; git init -q new; {_EVIL} > new/.git/config; chmod 0 new",
     "chmod 0755 new; ls new",
-    after=_works,
+    after=_use_git,
 )
-GIT.calls(
+PROTECTED_FILES.calls(
     "a hook by the write tool",
-    (use("write", path=".git/hooks/pre-commit", content=f"#!/bin/sh\n{PAYLOAD}\n"),),
+    (tool_use("write", path=".git/hooks/pre-commit", content=f"#!/bin/sh\n{PAYLOAD}\n"),),
     (bash("chmod +x .git/hooks/pre-commit"),),
-    after=_works,
+    after=_use_git,
 )
-GIT.calls(
-    "a setting by the edit tool", (use("edit", path=".git/config", old="core", new="evil"),), after=_works
+PROTECTED_FILES.calls(
+    "a setting by the edit tool",
+    (tool_use("edit", path=".git/config", old="core", new="evil"),),
+    after=_use_git,
 )
-GIT.calls(
+PROTECTED_FILES.calls(
     "a setting by the write tool, through a link",
     (bash("ln -s .git/config c"),),
-    (use("write", path="c", content=f"[core]\nfsmonitor = {PAYLOAD}\n"),),
-    after=_works,
+    (tool_use("write", path="c", content=f"[core]\nfsmonitor = {PAYLOAD}\n"),),
+    after=_use_git,
 )
 for _name, _command in {
     "an editor's tasks": "echo evil > .vscode/tasks.json",
@@ -80,82 +88,87 @@ for _name, _command in {
     "another editor's": "mkdir -p .idea/runConfigurations .zed; echo evil > .idea/runConfigurations/e.xml; echo evil > .zed/tasks.json",
     "a workflow": "echo evil > .github/workflows/ci.yml; echo evil > .github/workflows/new.yml; echo evil > .gitlab-ci.yml",
     "a container for editors": "mkdir .devcontainer; echo evil > .devcontainer/devcontainer.json",
-    "what a shell reads in this folder": f"echo '{PAYLOAD}' > .envrc; echo '{PAYLOAD}' > .bashrc; echo evil > .profile",
-    "what other agents obey": "mkdir .claude; echo evil > .claude/settings.json; echo evil > .mcp.json",
-    "what a package manager obeys": "echo evil > .npmrc; mkdir .husky; echo evil > .husky/pre-commit",
+    "shell start-up files": f"echo '{PAYLOAD}' > .envrc; echo '{PAYLOAD}' > .bashrc; echo evil > .profile",
+    "configuration of other agents": "mkdir .claude; echo evil > .claude/settings.json; echo evil > .mcp.json",
+    "configuration of package managers": "echo evil > .npmrc; mkdir .husky; echo evil > .husky/pre-commit",
     "in a folder that cannot be listed": "mkdir new; mkdir new/.vscode; echo evil > new/.vscode/tasks.json; echo evil > new/.envrc; chmod 0311 new new/.vscode",
 }.items():  # fmt: skip
-    GIT.sh(_name, _command)
-GIT.calls(
+    PROTECTED_FILES.sh(_name, _command)
+PROTECTED_FILES.calls(
     "an editor's tasks by the file tools",
     (
-        use("write", path=".vscode/tasks.json", content="evil"),
-        use("write", path="deep/.vscode/tasks.json", content="evil"),
-        use("write", path=".envrc", content="evil"),
+        tool_use("write", path=".vscode/tasks.json", content="evil"),
+        tool_use("write", path="deep/.vscode/tasks.json", content="evil"),
+        tool_use("write", path=".envrc", content="evil"),
     ),
 )
-GIT.sh(
-    "programs of its own for the next command",
+PROTECTED_FILES.sh(
+    "programs planted for the next command",
     f"for n in bash sh bwrap git stat env; do {_HOOK} > $n; chmod +x $n; done; echo '{PAYLOAD}' >> $HOME/.bashrc; echo '{PAYLOAD}' > .bash_profile; echo 'import os; os.system(\"{PAYLOAD}\")' > sitecustomize.py; cp sitecustomize.py msgspec.py",
     "true; git status; bash -c true",
-    after=_works,
+    after=_use_git,
 )
 
 
-def _booby_trapped(world: World) -> None:
-    """A repository from elsewhere: whoever made it chose what git is to run."""
-    payload = f"touch {world.outside}/pwned"
+def _add_malicious_git_config(machine: TargetMachine) -> None:
+    """Make the repository malicious: its hooks and filters run a program."""
+    payload = f"touch {machine.outside}/pwned"
     for name in ("post-checkout", "post-index-change", "reference-transaction"):
-        place = world.ws / ".git/hooks" / name
+        place = machine.ws / ".git/hooks" / name
         place.write_text(f"#!/bin/sh\n{payload}\n")
         place.chmod(0o755)
-    with (world.ws / ".git/config").open("a") as config:
+    with (machine.ws / ".git/config").open("a") as config:
         config.write(f'[core]\nfsmonitor = "{payload}; false"\n[filter "e"]\nsmudge = "{payload}; cat"\n')
-    (world.ws / ".git/info").mkdir(exist_ok=True)
-    (world.ws / ".git/info/attributes").write_text("* filter=e\n")
+    (machine.ws / ".git/info").mkdir(exist_ok=True)
+    (machine.ws / ".git/info/attributes").write_text("* filter=e\n")
 
 
-GIT.sh(
-    "a repository that is trapped, for a worktree", "git status; true", before=_booby_trapped, agent="treed"
+PROTECTED_FILES.sh(
+    "a malicious repository, for a worktree",
+    "git status; true",
+    before=_add_malicious_git_config,
+    agent="treed",
 )
-GIT.sh(
-    "a repository that is trapped, for a command",
+PROTECTED_FILES.sh(
+    "a malicious repository, for a command",
     "git status; git checkout -q -b evil; true",
-    before=_booby_trapped,
+    before=_add_malicious_git_config,
 )
 
 
 # races: another session works in the same folder
 
 
-def _swapping(one: str, other: str, target: str) -> tuple[Callable[[World], None], Callable[[World], None]]:
-    """Before and after: somebody exchanges a folder and a link to another place, as fast as can be."""
-    over = threading.Event()
+def _swap_repeatedly(
+    one: str, other: str, target: str
+) -> tuple[Callable[[TargetMachine], None], Callable[[TargetMachine], None]]:
+    """Return `before` and `after`: a thread repeatedly exchanges a folder and a symbolic link."""
+    stopped = threading.Event()
     threads: list[threading.Thread] = []
 
-    def before(world: World) -> None:
-        names = os.fsencode(world.ws / one), os.fsencode(world.ws / other)
-        (world.ws / other).symlink_to(target.replace("@outside@", str(world.outside)))
+    def before(machine: TargetMachine) -> None:
+        names = os.fsencode(machine.ws / one), os.fsencode(machine.ws / other)
+        (machine.ws / other).symlink_to(target.replace("@outside@", str(machine.outside)))
         swap = ctypes.CDLL(None).renameat2
-        over.clear()
+        stopped.clear()
 
-        def swapping() -> None:
-            while not over.is_set():
+        def swap_until_stopped() -> None:
+            while not stopped.is_set():
                 swap(-100, names[0], -100, names[1], 2)
 
-        threads.append(threading.Thread(target=swapping, daemon=True))
+        threads.append(threading.Thread(target=swap_until_stopped, daemon=True))
         threads[-1].start()
 
-    def after(world: World) -> None:
-        over.set()
+    def after(machine: TargetMachine) -> None:
+        stopped.set()
         threads.pop().join()
 
     return before, after
 
 
-def _race(name: str, one: str, target: str, *turns: Any, **more: Any) -> None:
-    before, after = _swapping(one, "swapped", target)
-    RACES.calls(name, *turns, before=before, after=after, **more)
+def _race(name: str, one: str, target: str, *turns: Any, **options: Any) -> None:
+    before, after = _swap_repeatedly(one, "swapped", target)
+    RACES.calls(name, *turns, before=before, after=after, **options)
 
 
 _MANY = range(8)
@@ -163,26 +176,26 @@ _race(
     "read while a folder becomes a link",
     "sub",
     "../outside",
-    *[tuple(use("read", path="sub/" + "./" * (8 * m + n) + "secret") for n in _MANY) for m in range(6)],
+    *[tuple(tool_use("read", path="sub/" + "./" * (8 * m + n) + "secret") for n in _MANY) for m in range(6)],
 )
 _race(
     "write while a folder becomes a link",
     "sub",
     "../outside",
-    *[tuple(use("write", path=f"sub/w{n}", content="evil") for n in _MANY) for _ in range(3)],
+    *[tuple(tool_use("write", path=f"sub/w{n}", content="evil") for n in _MANY) for _ in range(3)],
 )
 _race(
     "write a new folder while one becomes a link",
     "sub",
     "../outside",
-    *[tuple(use("write", path=f"sub/d{n}{m}/w", content="evil") for n in _MANY) for m in range(3)],
+    *[tuple(tool_use("write", path=f"sub/d{n}{m}/w", content="evil") for n in _MANY) for m in range(3)],
 )
 _race(
     "grep while a folder becomes a link",
     "sub",
     "../outside",
     *[
-        tuple(use("grep", pattern="canary", path="sub/" + "./" * (8 * m + n)) for n in _MANY)
+        tuple(tool_use("grep", pattern="canary", path="sub/" + "./" * (8 * m + n)) for n in _MANY)
         for m in range(3)
     ],
 )
@@ -201,7 +214,7 @@ _race(
     agent="narrow",
 )
 _race(
-    "covers while the folder around becomes a link",
+    "masks while the folder around them becomes a link",
     "sub",
     "/oldroot@outside@",
     *[
@@ -227,14 +240,14 @@ RACES.calls(
 RACES.calls(
     "a command that swaps while files are read",
     (bash("ln -s ../outside swapped"),),
-    (python(_SWAP.format(100_000)), *(use("read", path="sub/" + "./" * n + "secret") for n in range(6))),
+    (python(_SWAP.format(100_000)), *(tool_use("read", path="sub/" + "./" * n + "secret") for n in range(6))),
     (bash("cat sub/secret swapped/secret"),),
 )
 RACES.calls(
-    "a closed name made while another command runs",
+    "a closed path created while another command runs",
     (
         bash(f"sleep 0.2; mkdir -p new; git init -q new; {_EVIL} > new/.git/config"),
         bash("sleep 0.5; ls new/.git; cat new/.git/config"),
     ),
-    after=_works,
+    after=_use_git,
 )

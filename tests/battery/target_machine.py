@@ -1,4 +1,4 @@
-"""What the attacks are aimed at: a workspace, and around it everything that must stay as it is, with ways to see if it did."""
+"""The target of the attacks: a workspace, surrounded by files and processes that must not change."""
 
 import ctypes
 import hashlib
@@ -18,40 +18,40 @@ from pathlib import Path
 
 from listeners import Listeners
 
-OBEYED = (
+PROTECTED_NAMES = (
     ".git/hooks", ".git/config", ".git/config.worktree", ".git/commondir", ".vscode/tasks.json", ".vscode/settings.json",
     ".idea/runConfigurations", ".zed/tasks.json", ".devcontainer/devcontainer.json", ".github/workflows", ".gitlab-ci.yml",
     ".envrc", ".mcp.json", ".claude/settings.json", ".husky/pre-commit", ".bashrc", ".profile", ".npmrc", ".git",
 )  # fmt: skip
-"""Names that other programs obey, wherever in a workspace they stand."""
+"""Names, anywhere in a workspace, of files that other programs act on."""
 
-KEEPER = """
+USER_PROCESS_CODE = """
 import ctypes, json, os, signal, sys
-told = []
-signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
-held = ctypes.create_string_buffer(sys.argv[1].encode())
+signals = []
+signal.signal(signal.SIGUSR1, lambda *_: signals.append(1))
+memory = ctypes.create_string_buffer(sys.argv[1].encode())
 fd = os.open(sys.argv[2], os.O_RDONLY)
-print(json.dumps({"address": ctypes.addressof(held), "fd": fd}), flush=True)
+print(json.dumps({"address": ctypes.addressof(memory), "fd": fd}), flush=True)
 for line in sys.stdin:
-    print(json.dumps({"held": held.value.decode(errors="replace"), "told": len(told)}), flush=True)
+    print(json.dumps({"memory": memory.value.decode(errors="replace"), "signals": len(signals)}), flush=True)
 """
-"""A program of the person's own, with something in its memory."""
+"""A program of the user, with a secret in its memory."""
 
-Print = dict[str, tuple[object, ...]]
+Fingerprint = dict[str, tuple[object, ...]]
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class TargetMachine:
     top: Path
     nonce: str = field(default_factory=lambda: secrets.token_hex(4))
     secrets: dict[str, str] = field(default_factory=dict[str, str])
     listeners: Listeners = field(init=False)
-    user_program: "subprocess.Popen[str]" = field(init=False)
-    held: dict[str, object] = field(init=False)
-    """What the person's program was held to when it was started."""
-    facts: dict[str, str] = field(default_factory=dict[str, str])
-    spare: list[str] = field(default_factory=list[str])
-    """Places of the machine that an attack may have made, to be taken away."""
+    user_process: "subprocess.Popen[str]" = field(init=False)
+    initial_limits: dict[str, object] = field(init=False)
+    """Limits of the user's program when it was started."""
+    placeholders: dict[str, str] = field(default_factory=dict[str, str])
+    created_paths: list[str] = field(default_factory=list[str])
+    """Paths that an attack may have created, to be removed."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -74,12 +74,12 @@ class World:
         self._make_user()
         self._make_template()
         self.listeners = Listeners(self.top, f"battery-{self.nonce}")
-        self._start_user_program()
-        self.facts |= {
+        self._start_user_process()
+        self.placeholders |= {
             "top": str(self.top), "ws": str(self.ws), "outside": str(self.outside), "home": str(self.home),
             "config": str(self.config), "user": str(self.user), "nonce": self.nonce, "token": f"7531.{int(self.nonce, 16)}",
-            "daemon": str(os.getpid()), "uid": str(os.getuid()), "handle": handle_of(self.outside / "secret"), "pts": self.listeners.pts,
-            **{name: str(value) for name, value in self.listeners.facts.items()},
+            "daemon": str(os.getpid()), "uid": str(os.getuid()), "handle": file_handle(self.outside / "secret"), "pts": self.listeners.pts,
+            **{name: str(value) for name, value in self.listeners.placeholders.items()},
         }  # fmt: skip
 
     @property
@@ -119,8 +119,8 @@ class World:
         (self.user / ".gitconfig").write_text("[user]\nname = Person\nemail = person@localhost\n")
 
     def _make_template(self) -> None:
-        """What each attack finds in the workspace."""
-        made = self.top / "template"
+        """Create the template of the workspace that each attack starts with."""
+        template = self.top / "template"
         for name in (
             "src",
             "pub",
@@ -131,7 +131,7 @@ class World:
             ".vscode",
             ".github/workflows",
         ):
-            (made / name).mkdir(parents=True)
+            (template / name).mkdir(parents=True)
         texts = {
             "src/app.py": "print('app')\n", "pub/page.txt": "public words\n", "notes.txt": "plain words\n",
             "private/plan": self.secrets["deny"] + "\n", ".env": f"KEY={self.secrets['deny']}\n",
@@ -140,43 +140,43 @@ class World:
             "Caf\u00e9.key": self.secrets["deny"] + "\n", "sub/plain": "sub words\n",
         }  # fmt: skip
         for name, text in texts.items():
-            (made / name).write_text(text)
-        self.git("init", "-q", cwd=made)
-        (made / ".git/hooks").mkdir(exist_ok=True)
-        self.git("add", "notes.txt", cwd=made)
-        self.git("commit", "-qm", "one", cwd=made)
+            (template / name).write_text(text)
+        self.run_git("init", "-q", cwd=template)
+        (template / ".git/hooks").mkdir(exist_ok=True)
+        self.run_git("add", "notes.txt", cwd=template)
+        self.run_git("commit", "-qm", "one", cwd=template)
 
-    def _start_user_program(self) -> None:
-        words = [
+    def _start_user_process(self) -> None:
+        argv = [
             sys.executable,
             "-I",
             "-S",
             "-c",
-            KEEPER,
+            USER_PROCESS_CODE,
             self.secrets["memory"],
             str(self.outside / "secret"),
         ]
-        self.user_program = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.user_program.stdout is not None
-        told = json.loads(self.user_program.stdout.readline())
-        self.held = held_to(self.user_program.pid)
-        self.facts |= {
-            "pid": str(self.user_program.pid),
-            "address": str(told["address"]),
-            "fd": str(told["fd"]),
+        self.user_process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.user_process.stdout is not None
+        reported = json.loads(self.user_process.stdout.readline())
+        self.initial_limits = process_limits(self.user_process.pid)
+        self.placeholders |= {
+            "pid": str(self.user_process.pid),
+            "address": str(reported["address"]),
+            "fd": str(reported["fd"]),
         }
 
-    def git(self, *words: str, cwd: Path | None = None) -> None:
-        """As the person would, in their own shell."""
+    def run_git(self, *arguments: str, cwd: Path | None = None) -> None:
+        """Run git as the user would, in their own shell."""
         env = {"PATH": os.environ["PATH"], "HOME": str(self.user), "GIT_TERMINAL_PROMPT": "0"}
         subprocess.run(
-            ["git", *words], cwd=cwd or self.ws, env=env, capture_output=True, check=False, timeout=20
+            ["git", *arguments], cwd=cwd or self.ws, env=env, capture_output=True, check=False, timeout=20
         )
 
-    def fresh(self) -> None:
-        """The workspace as it was, whatever the last attack did to it."""
-        unmount_all(self.top)
-        self.spare += [f"/tmp/{kind}-{self.nonce}" for kind in "ldw"]
+    def reset(self) -> None:
+        """Reset the workspace, whatever the last attack did to it."""
+        unmount_below(self.top)
+        self.created_paths += [f"/tmp/{kind}-{self.nonce}" for kind in "ldw"]
         for folder, folders, _ in os.walk(self.ws):
             for inner in (Path(folder, name) for name in folders):
                 if not inner.is_symlink():
@@ -184,87 +184,87 @@ class World:
                         inner.chmod(0o700)
         shutil.rmtree(self.ws)
         shutil.copytree(self.top / "template", self.ws, symlinks=True, dirs_exist_ok=True)
-        for place in self.spare:
+        for place in self.created_paths:
             with suppress(OSError):
                 Path(place).rmdir() if Path(place).is_dir() and not Path(place).is_symlink() else Path(
                     place
                 ).unlink()
-        self.spare.clear()
-        self.listeners.forget()
+        self.created_paths.clear()
+        self.listeners.reset()
 
-    def repair(self) -> None:
-        """After an attack that worked."""
+    def restore(self) -> None:
+        """Restore everything after an attack that succeeded."""
         self.top.chmod(0o700)
         self.make_outside()
         shutil.rmtree(self.user, ignore_errors=True)
         self.user.mkdir(mode=0o700, exist_ok=True)
         self._make_user()
-        for place in (self.config, *(Path(self.facts[name]) for name in ("victim", "victim_tmp"))):
+        for place in (self.config, *(Path(self.placeholders[name]) for name in ("victim", "victim_tmp"))):
             shutil.rmtree(place, ignore_errors=True)
-            shutil.copytree(self.top / "kept" / place.name, place, dirs_exist_ok=True)
+            shutil.copytree(self.top / "backup" / place.name, place, dirs_exist_ok=True)
         for session in (self.home / "sessions").iterdir():
-            if session.is_dir() and not self.facts["victim"].startswith(str(session)):
+            if session.is_dir() and not self.placeholders["victim"].startswith(str(session)):
                 shutil.rmtree(session, ignore_errors=True)
         (self.home / "trust.json").unlink(missing_ok=True)
-        for pid in self.living():
+        for pid in self.attack_processes():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if self.user_program.poll() is not None or self.program_damage():
-            self.user_program.kill()
-            self.user_program.communicate()
-            self._start_user_program()
+        if self.user_process.poll() is not None or self.user_process_damage():
+            self.user_process.kill()
+            self.user_process.communicate()
+            self._start_user_process()
 
-    def keep(self) -> None:
-        """What is put back after an attack that worked."""
-        for place in (self.config, Path(self.facts["victim"]), Path(self.facts["victim_tmp"])):
-            shutil.copytree(place, self.top / "kept" / place.name)
+    def save_backup(self) -> None:
+        """Save what `restore` puts back."""
+        for place in (self.config, Path(self.placeholders["victim"]), Path(self.placeholders["victim_tmp"])):
+            shutil.copytree(place, self.top / "backup" / place.name)
 
-    def fingerprint(self) -> Print:
-        """All that no attack may change."""
-        found: Print = {}
-        for top in (self.outside, self.user, self.config, *self._of_home()):
+    def fingerprint(self) -> Fingerprint:
+        """Return the state of all files that no attack may change."""
+        found: Fingerprint = {}
+        for top in (self.outside, self.user, self.config, *self._unchanging_home_paths()):
             for path in (top, *_below(top)):
                 with suppress(OSError):
-                    found[str(path)] = _facts(path)
+                    found[str(path)] = _file_state(path)
         for path in _below(self.ws):
-            if is_obeyed(path, self.ws):
+            if is_protected(path, self.ws):
                 with suppress(OSError):
-                    found[str(path)] = _facts(path, times=False)
+                    found[str(path)] = _file_state(path, times=False)
         return found
 
-    def _of_home(self) -> Iterator[Path]:
-        """Of Retinue's own folder only what it does not change itself while it works."""
+    def _unchanging_home_paths(self) -> Iterator[Path]:
+        """Yield the paths in Retinue's home that it does not change itself while it runs."""
         yield self.home / "trust.json"
-        if "victim" in self.facts:
-            yield Path(self.facts["victim"])
-            yield Path(self.facts["victim_tmp"])
+        if "victim" in self.placeholders:
+            yield Path(self.placeholders["victim"])
+            yield Path(self.placeholders["victim_tmp"])
 
-    def program_damage(self) -> str:
-        """Return what an attack changed in the user's program, or an empty text."""
-        if self.user_program.poll() is not None:
-            return "the person's program was ended"
-        assert self.user_program.stdin is not None
-        assert self.user_program.stdout is not None
-        self.user_program.stdin.write("\n")
-        self.user_program.stdin.flush()
-        said = json.loads(self.user_program.stdout.readline())
-        if said["held"] != self.secrets["memory"]:
-            return "the memory of the person's program was changed"
+    def user_process_damage(self) -> str:
+        """Describe what happened to the user's program; empty if nothing did."""
+        if self.user_process.poll() is not None:
+            return "the user's program was killed"
+        assert self.user_process.stdin is not None
+        assert self.user_process.stdout is not None
+        self.user_process.stdin.write("\n")
+        self.user_process.stdin.flush()
+        report = json.loads(self.user_process.stdout.readline())
+        if report["memory"] != self.secrets["memory"]:
+            return "the memory of the user's program was changed"
         return (
-            "the person's program got a signal"
-            if said["told"]
-            else _limits_of(self.user_program.pid, self.held)
+            "the user's program received a signal"
+            if report["signals"]
+            else _limit_changes(self.user_process.pid, self.initial_limits)
         )
 
-    def living(self) -> list[int]:
-        """Processes of the machine that an attack left running."""
+    def attack_processes(self) -> list[int]:
+        """Return the processes that an attack left running."""
         found: list[int] = []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                words = (process / "cmdline").read_bytes()
+                cmdline = (process / "cmdline").read_bytes()
                 state = (process / "stat").read_text().rpartition(")")[2].split()[0]
                 if (
-                    self.facts["token"].encode() in words
+                    self.placeholders["token"].encode() in cmdline
                     and state != "Z"
                     and int(process.name) != os.getpid()
                 ):
@@ -272,16 +272,16 @@ class World:
         return found
 
     def close(self) -> None:
-        self.fresh()
+        self.reset()
         self.listeners.close()
-        self.user_program.kill()
-        self.user_program.communicate()
+        self.user_process.kill()
+        self.user_process.communicate()
         shutil.rmtree(self.top, ignore_errors=True)
 
 
-def is_obeyed(path: Path, ws: Path) -> bool:
-    said = f"/{path.relative_to(ws)}"
-    return any(said.endswith(f"/{name}") or f"/{name}/" in said for name in OBEYED[:-1]) or (
+def is_protected(path: Path, ws: Path) -> bool:
+    relative = f"/{path.relative_to(ws)}"
+    return any(relative.endswith(f"/{name}") or f"/{name}/" in relative for name in PROTECTED_NAMES[:-1]) or (
         path.name == ".git" and (path.is_symlink() or path.is_file())
     )
 
@@ -292,7 +292,7 @@ def _below(top: Path) -> Iterator[Path]:
             yield Path(folder, name)
 
 
-def _facts(path: Path, *, times: bool = True) -> tuple[object, ...]:
+def _file_state(path: Path, *, times: bool = True) -> tuple[object, ...]:
     status = path.lstat()
     kind = stat.S_IFMT(status.st_mode)
     content: object = None
@@ -306,24 +306,26 @@ def _facts(path: Path, *, times: bool = True) -> tuple[object, ...]:
     return (kind, status.st_mode, status.st_uid, status.st_gid, status.st_nlink, *dated, content)
 
 
-def held_to(pid: int) -> dict[str, object]:
-    """What the kernel holds a process to, by what an attack on it would have done. It is what its starter was held to,
-    which need not be the machine's default: whoever runs the battery may have been nice to others."""
+def process_limits(pid: int) -> dict[str, object]:
+    """Return a process's limits, named by the attack that would have changed them.
+
+    The limits are inherited from the starter, so they need not be the machine's defaults.
+    """
     return {
-        "slowed down": os.getpriority(os.PRIO_PROCESS, pid),
-        "kept from processors": os.sched_getaffinity(pid),
+        "reniced": os.getpriority(os.PRIO_PROCESS, pid),
+        "moved to other processors": os.sched_getaffinity(pid),
         "given other limits": Path(f"/proc/{pid}/limits").read_text(),
     }
 
 
-def _limits_of(pid: int, before: dict[str, object]) -> str:
-    now = held_to(pid)
-    done = [what for what, was in before.items() if now[what] != was]
-    return f"the person's program was {' and '.join(done)}" if done else ""
+def _limit_changes(pid: int, before: dict[str, object]) -> str:
+    now = process_limits(pid)
+    changes = [name for name, old_value in before.items() if now[name] != old_value]
+    return f"the user's program was {' and '.join(changes)}" if changes else ""
 
 
-def handle_of(path: Path) -> str:
-    """What open_by_handle_at takes for this file: it is no secret, and can be guessed."""
+def file_handle(path: Path) -> str:
+    """Return the file handle for open_by_handle_at; it is not secret and can be guessed."""
     buffer = ctypes.create_string_buffer(8 + 128)
     struct.pack_into("Ii", buffer, 0, 128, 0)
     mount = ctypes.c_int()
@@ -334,9 +336,9 @@ def handle_of(path: Path) -> str:
     return buffer.raw[: 8 + size].hex()
 
 
-def unmount_all(top: Path) -> None:
-    """Unmount what an attack mounted below a folder, which is possible as root without a sandbox."""
+def unmount_below(top: Path) -> None:
+    """Unmount what an attack without a sandbox, run as root, mounted below this folder."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        place = line.split()[4]
-        if place.startswith(f"{top}/"):
-            subprocess.run(["umount", "-l", place], capture_output=True, check=True)
+        mount_point = line.split()[4]
+        if mount_point.startswith(f"{top}/"):
+            subprocess.run(["umount", "-l", mount_point], capture_output=True, check=True)
