@@ -89,15 +89,15 @@ PRIVILEGES.py(
 )
 PRIVILEGES.py(
     "the namespace of another process",
-    "fd = os.open('/proc/@pid@/ns/mnt', os.O_RDONLY)\nreached(call((308, 268), fd, 0))",
+    "fd = os.open('/proc/@pid@/ns/mnt', os.O_RDONLY)\ncheck_reached(call((308, 268), fd, 0))",
 )
 PRIVILEGES.py(
     "the namespace of another process by pidfd",
-    "fd = os.pidfd_open(@pid@)\nreached(call((308, 268), fd, 0x20000))",
+    "fd = os.pidfd_open(@pid@)\ncheck_reached(call((308, 268), fd, 0x20000))",
 )
 PRIVILEGES.py(
     "the namespace of its first process",
-    "fd = os.open('/proc/1/ns/mnt', os.O_RDONLY)\nreached(call((308, 268), fd, 0))",
+    "fd = os.open('/proc/1/ns/mnt', os.O_RDONLY)\ncheck_reached(call((308, 268), fd, 0))",
 )
 PRIVILEGES.py("chroot", "check_reached(libc.chroot(b'.'))")
 PRIVILEGES.py("pivot_root", "check_reached(call((155, 41), b'.', b'.'))")
@@ -164,7 +164,7 @@ for _name, _code in {
     "swapping": "check_reached(call((167, 224), b'/nonexistent/battery', 0))",
     "accounting": "check_reached(call((163, 89), b'/nonexistent/battery'))",
     "the clock": "check_reached(call((227, 112), 0, struct.pack('qq', -1, -1)))",
-    "the machine's name": "name = os.uname().nodename.encode()\nreached(call((170, 161), name, len(name)))",
+    "the machine's name": "name = os.uname().nodename.encode()\ncheck_reached(call((170, 161), name, len(name)))",
     "iopl": "check_reached(call(172, 3) if not ARM else -1)",
     "modify_ldt": "check_reached(call(154, 0, b'\\0' * 64, 64) if not ARM else -1)",
     "quotas": "check_reached(call((179, 60), 0x80000700, b'/dev/vda', 0, b'\\0' * 64))",
@@ -209,13 +209,14 @@ DEVICES.py(
 )
 DEVICES.py(
     "taking the user's terminal",
-    "os.setsid() if os.getsid(0) != os.getpid() else 0\nfd = os.open('@pts@', os.O_RDWR)\nfcntl.ioctl(fd, 0x540E, 1)\nwon()",
+    "os.setsid() if os.getsid(0) != os.getpid() else 0\nfd = os.open('@pts@', os.O_RDWR)\nfcntl.ioctl(fd, 0x540E, 1)\nsucceed()",
 )
-DEVICES.py("typing into any terminal", "a, b = os.openpty()\nreached(call((16, 29), b, 0x5412, b'x'))")
+DEVICES.py("typing into any terminal", "a, b = os.openpty()\ncheck_reached(call((16, 29), b, 0x5412, b'x'))")
 DEVICES.py(
-    "typing, with a 64-bit ioctl number", "a, b = os.openpty()\nreached(call((16, 29), b, 0x100005412, b'x'))"
+    "typing, with a 64-bit ioctl number",
+    "a, b = os.openpty()\ncheck_reached(call((16, 29), b, 0x100005412, b'x'))",
 )
-DEVICES.py("TIOCLINUX paste", "a, b = os.openpty()\nreached(call((16, 29), b, 0x541C, b'\\x02'))")
+DEVICES.py("TIOCLINUX paste", "a, b = os.openpty()\ncheck_reached(call((16, 29), b, 0x541C, b'\\x02'))")
 DEVICES.py("the controlling terminal", "check_nonnegative(os.open('/dev/tty', os.O_RDWR))")
 DEVICES.py(
     "the machine's console",
@@ -233,7 +234,7 @@ DEVICES.py(
 DEVICES.py("mknod of /dev/mem", "os.mknod('m', 0o020600, os.makedev(1, 1))", extra_evidence=_device_evidence)
 DEVICES.py(
     "a device in /tmp",
-    "os.mknod('/tmp/battery-dev', 0o020600, os.makedev(1, 3))\nwon()\nos.unlink('/tmp/battery-dev')",
+    "os.mknod('/tmp/battery-dev', 0o020600, os.makedev(1, 3))\nsucceed()\nos.unlink('/tmp/battery-dev')",
 )
 
 
@@ -274,7 +275,7 @@ for pid in made: os.kill(pid, 9)
 """)  # fmt: skip
 RESOURCES.py(
     "much memory",
-    "import mmap\nm = mmap.mmap(-1, 6 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nwon()",
+    "import mmap\nm = mmap.mmap(-1, 6 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nsucceed()",
 )
 RESOURCES.py(
     "a very large file",
@@ -283,10 +284,10 @@ RESOURCES.py(
 )
 RESOURCES.py(
     "much shared memory",
-    "f = open('/dev/shm/battery-@nonce@', 'wb')\nfor _ in range(80): f.write(b'x' * (1 << 20))\nf.flush()\nwon()",
+    "f = open('/dev/shm/battery-@nonce@', 'wb')\nfor _ in range(80): f.write(b'x' * (1 << 20))\nf.flush()\nsucceed()",
     extra_evidence=created_path_evidence("/dev/shm/battery-@nonce@"),
 )
-RESOURCES.py("very many open files", "f = [os.open('/dev/null', 0) for _ in range(4500)]\nwon()")
+RESOURCES.py("very many open files", "f = [os.open('/dev/null', 0) for _ in range(4500)]\nsucceed()")
 
 
 def _peak_memory_mb() -> int:

@@ -115,9 +115,9 @@ NETWORK.py(
 NETWORK.py(
     "an HTTP request", "import urllib.request\nurllib.request.urlopen('http://127.0.0.1:@tcp@/', timeout=2)"
 )
-NETWORK.py("a way into the machine", """
+NETWORK.py("a route to the internet", """
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.connect(('192.0.2.1', 9))  # says only whether there is a way: nothing is sent
+s.connect(('192.0.2.1', 9))  # only checks for a route: nothing is sent
 if s.getsockname()[0] != '0.0.0.0': succeed()
 """)  # fmt: skip
 NETWORK.py("an ICMP echo", """
@@ -163,7 +163,7 @@ except OSError as e: print(e)
 """, before=_listen_in_workspace)  # fmt: skip
 NETWORK.py(
     "a pair of packet sockets, pointed elsewhere",
-    "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\nwon()",
+    "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\nsucceed()",
 )
 NETWORK.py("an abstract socket", "s = socket.socket(socket.AF_UNIX)\ns.connect('\\0@abstract@')")
 NETWORK.py(
@@ -179,7 +179,7 @@ for _name, _what in {
     "the kernel's ciphers": "38, socket.SOCK_SEQPACKET, 0", "xdp": "44, socket.SOCK_RAW, 0", "bluetooth": "31, socket.SOCK_RAW, 1",
     "raw": "2, socket.SOCK_RAW, 255", "tipc": "30, socket.SOCK_RDM, 0", "can": "29, socket.SOCK_RAW, 1",
 }.items():  # fmt: skip
-    NETWORK.py(f"a socket of {_name}", f"s = socket.socket({_what})\nwon()")
+    NETWORK.py(f"a socket of {_name}", f"s = socket.socket({_what})\nsucceed()")
 
 
 # processes

@@ -296,7 +296,7 @@ RETINUE_FILES.py(
 )
 RETINUE_FILES.py(
     "the ledger, approving its own request",
-    _QUERY + "db.execute(\"update approvals set state = 'allowed'\")\ndb.commit()\nwon()",
+    _QUERY + "db.execute(\"update approvals set state = 'allowed'\")\ndb.commit()\nsucceed()",
 )
 RETINUE_FILES.sh(
     "the list of trusted projects",
