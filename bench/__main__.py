@@ -31,7 +31,7 @@ def parse_names(_ctx: click.Context, _param: click.Parameter, value: str | None)
               help="Keep environments and samples in DIR, and reuse those that exist.")  # fmt: skip
 @click.option("--svg", type=OUTPUT_FILE, metavar="FILE", help="Draw the results as an SVG.")
 @click.option("--write", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the results between the markers of this page.")  # fmt: skip
+              help="Update the results in this documentation page.")  # fmt: skip
 @click.option("--profile", type=OUTPUT_FILE, metavar="FILE",
               help="Write a CPU profile of Retinue to a file. The measurements are then invalid.")  # fmt: skip
 @click.option("--json", is_flag=True, help="Print the result as one JSON value on standard output.")
@@ -46,11 +46,11 @@ def main(  # noqa: PLR0913  (one for each option)
     profile: Path | None,
     json: bool,
 ) -> None:
-    """Measure the overhead of Retinue beside bare calls and unavoidable disk syncs.
+    """Measure the overhead of Retinue over bare model calls and the required disk syncs.
 
-    Uses temporary homes and a local model server: no key is needed, and your own data is not touched. The
-    systems take turns; every figure is a median. --peers runs the same work on other systems as their
-    documentation recommends, with their telemetry switched off. Takes a few minutes, or about twenty with
+    Uses temporary homes and a local model server. It needs no API key and does not change your data. The
+    systems are measured in turn, and every figure is a median. --peers runs the same work on other systems as
+    their documentation recommends, with their telemetry switched off. Takes a few minutes, or about twenty with
     --peers.
     """
     options = BenchOptions(rows=only or (), peers=peers, quick=quick, keep_dir=keep, profile_file=profile)

@@ -40,15 +40,15 @@ class Bar(Struct, frozen=True, kw_only=True):
 
 def render_charts(report: Report) -> str:
     """Render an SVG document with a panel for each metric and each curve, two per row."""
-    charted = [(metric, bars) for metric in _charted_metrics() if (bars := _metric_bars(report, metric))]
-    height = _chart_height(max((len(bars) for _, bars in charted), default=0))
+    charts = [(metric, bars) for metric in _charted_metrics() if (bars := _metric_bars(report, metric))]
+    height = _chart_height(max((len(bars) for _, bars in charts), default=0))
     colours = {system: _system_colour(report, system) for system in report.system_names}
-    panels = [_render_panel(report, metric, bars) for metric, bars in charted]
+    panels = [_render_panel(report, metric, bars) for metric, bars in charts]
     curve_size = (PANEL_WIDTH, max(height, MIN_CURVE_HEIGHT))
     panels += [
         panel_text for curve in CURVES if (panel_text := render_curve(report, curve, colours, curve_size))
     ]
-    heights = [height] * len(charted) + [curve_size[1]] * (len(panels) - len(charted))
+    heights = [height] * len(charts) + [curve_size[1]] * (len(panels) - len(charts))
     elements: list[str] = []
     top = PADDING
     for index, panel in enumerate(panels):

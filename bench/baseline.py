@@ -1,4 +1,4 @@
-"""The lower bound: plain HTTP calls, and a journal with one synced line per entry."""
+"""The baseline: plain HTTP calls, and a journal file with one synced line per entry."""
 
 import asyncio
 import os
@@ -24,11 +24,11 @@ _TOOLS: list[dict[str, Any]] = [
         "type": "function",
         "function": {
             "name": name,
-            "description": what,
+            "description": description,
             "parameters": {"type": "object", "properties": {arg: {"type": "string"}}, "required": [arg]},
         },
     }
-    for name, what, arg in (("read", "Read a file.", "path"), ("child", "Start a child.", "task"))
+    for name, description, arg in (("read", "Read a file.", "path"), ("child", "Start a child.", "task"))
 ]
 _REQUEST_HEAD = msgspec.json.encode({"model": "bench", "tools": _TOOLS})[:-1] + b',"stream":true,"messages":['
 _PIECE_BYTES = 256 * 1024
@@ -79,8 +79,8 @@ class Subject:
     """The workloads of the benchmark without any framework."""
 
     cannot: Mapping[str, str] = {
-        "wake_agent": "nothing sleeps here",
-        "create_idle_agents": "nothing sleeps here",
+        "wake_agent": "has no idle agents",
+        "create_idle_agents": "has no idle agents",
     }
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Subject:
         return len(list(self._folder.glob("child-*"))) + len(list(self._folder.glob("parent-*")))
 
     async def write_history(self, lines: Sequence[str]) -> None:
-        """Write a long history to start from; its last turn is an ordinary one."""
+        """Write a long history; its last turn is an ordinary one."""
         file = self._folder / f"past-{len(lines)}"
         with file.open("wb") as output:
             for number, line in enumerate(lines):
@@ -191,7 +191,7 @@ class Subject:
 
     async def _request_reply(self, conversation: Conversation) -> tuple[str, list[StreamedToolCall]]:
         if self._http is None:
-            raise RuntimeError("it was not opened")
+            raise RuntimeError("open() was not called")
         body = conversation.request_body()
         size = sum(map(len, body))
         data = b"".join(body) if size < _PIECE_BYTES else _StreamedBody(body)

@@ -45,9 +45,7 @@ def encode_anthropic_reply(response: FakeResponse, *, split_events: bool = False
 
 
 def error_response(problem: str) -> bytes:
-    """Return the response to a request that no rule of the scenario matches; no client may take it for a
-    reply.
-    """
+    """Return the error response to a request that no rule of the scenario matches."""
     body = msgspec.json.encode({"error": {"message": problem, "type": "invalid_request_error", "code": None}})
     return _http_response(JSON_TYPE, body, status=b"400 Bad Request")
 

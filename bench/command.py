@@ -42,13 +42,13 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
     """None: no other systems; empty: all known ones."""
     quick: bool = False
     keep_dir: Path | None = None
-    """Where environments and samples are kept, so that an interrupted benchmark can be continued."""
+    """Folder for environments and samples, so that an interrupted benchmark can be continued."""
     profile_file: Path | None = None
 
     def selected_rows(self) -> tuple[str, ...]:
         for row in self.rows:
             if row not in ROWS:
-                raise UsageError(f"there is no row {row!r}: the rows are {', '.join(ROWS)}")
+                raise UsageError(f"Unknown row {row!r}. Use {', '.join(ROWS)}.")
         return self.rows or (QUICK_ROWS if self.quick else ROWS)
 
 
@@ -57,7 +57,7 @@ async def run_benchmark(options: BenchOptions, on_progress: Callable[[str], None
     rows = options.selected_rows()
     for name in options.peers or ():
         if name not in {each.name for each in PEERS}:
-            raise UsageError(f"there is no peer {name!r}: they are {', '.join(each.name for each in PEERS)}")
+            raise UsageError(f"Unknown peer {name!r}. Use {', '.join(each.name for each in PEERS)}.")
     load_before = _load_averages()
     with _open_work_dir(options.keep_dir) as work_dir:
         peers, missing_peers = (
@@ -123,7 +123,7 @@ def machine_info() -> dict[str, str]:
 
 
 def system_fingerprint(system: System) -> str:
-    """Return a fingerprint of the system: of Retinue's source and the benchmark's, or of the installed versions."""
+    """Return a hash of Retinue's and the benchmark's source, or of another system's installed versions."""
     digest = hashlib.sha256(json.dumps(_package_versions(system)).encode())
     if system.name == RETINUE.name:
         for package in (retinue, bench):
@@ -145,7 +145,7 @@ def _package_versions(system: System) -> dict[str, str]:
 
 
 class ProgressLine:
-    """Progress on standard error: one changing line on a terminal, a line each elsewhere."""
+    """Progress on standard error: one updated line on a terminal, else one line per message."""
 
     def __init__(self) -> None:
         self._started_at = time.monotonic()

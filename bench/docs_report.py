@@ -7,9 +7,8 @@ from bench.terminal_report import format_cell
 from retinue.errors import UsageError
 
 NOTE = (
-    "Medians; in brackets how many times the bare calls (aiohttp, and one synced line for each entry), and half the "
-    "distance between the lowest and the highest sample. CPU is that of the measured process with its children, never "
-    "the server's."
+    "Values are medians. In brackets: the ratio to the bare calls (aiohttp, and one synced line per entry), and half the "
+    "range of the samples. CPU time is that of the measured process and its children, without the model server."
 )
 BEGIN_MARK, END_MARK = "<!-- bench: begin -->", "<!-- bench: end -->"
 
@@ -18,7 +17,7 @@ def render_section(report: Report, plot_path: str = "") -> str:
     """Render the Markdown between the two marks."""
     parts = [_environment_paragraph(report)]
     if plot_path:
-        parts.append(f"![The same work by each system, on scales of powers of ten]({plot_path})")
+        parts.append(f"![The cost of the same work in each system, on logarithmic scales]({plot_path})")
     parts += [
         "### Targets",
         _targets_table(report),
@@ -28,21 +27,25 @@ def render_section(report: Report, plot_path: str = "") -> str:
     ]
     if report.metrics(growth=True):
         parts += ["### Growth", _metrics_table(report, growth=True)]
-    parts += ["### Who could not", _problem_list(report)] if report.problems() or report.missing_peers else []
+    parts += (
+        ["### Failed measurements", _problem_list(report)]
+        if report.problems() or report.missing_peers
+        else []
+    )
     return "\n\n".join(parts) + "\n"
 
 
 def update_page(file: Path, report: Report, plot_path: str = "") -> None:
     """Replace the text between the marks and nothing else.
 
-    Raises Usage if the page has no marks.
+    Raises UsageError if the page has no marks.
     """
     text = file.read_text(encoding="utf-8")
     before, begin, remainder = text.partition(BEGIN_MARK)
     _, end, after = remainder.partition(END_MARK)
     if not begin or not end:
         raise UsageError(
-            f"{file} has no place for the figures: put the lines {BEGIN_MARK} and {END_MARK} where they go"
+            f"{file} has no marks for the results. Add the lines {BEGIN_MARK} and {END_MARK} where they belong."
         )
     file.write_text(
         f"{before}{BEGIN_MARK}\n\n{render_section(report, plot_path)}\n{END_MARK}{after}", encoding="utf-8"
@@ -58,8 +61,8 @@ def _environment_paragraph(report: Report) -> str:
         f"on {machine['cores']} cores ({machine['cpu']}), {machine['system']}, Python {machine['python']}"
     )
     rate = report.server_requests_per_s()
-    server_note = "" if rate is None else f" The model server alone answers {rate:,.0f} requests a second."
-    load = f" Load of the machine over 1, 5 and 15 minutes: {machine['load']} before, {machine['load_after']} after."
+    server_note = "" if rate is None else f" The model server alone answers {rate:,.0f} requests per second."
+    load = f" Load average over 1, 5 and 15 minutes: {machine['load']} before, {machine['load_after']} after."
     versions = "; ".join(
         f"{name} ({', '.join(f'{package} {version}' for package, version in packages.items())})"
         for name, packages in report.versions.items()
@@ -68,9 +71,9 @@ def _environment_paragraph(report: Report) -> str:
 
 
 def _targets_table(report: Report) -> str:
-    rows = ["| | wanted | floor | here | |", "|---|---|---|---|---|"]
+    rows = ["| | target | floor | measured | result |", "|---|---|---|---|---|"]
     rows += [
-        f"| {each.title.removeprefix('… ')} | {each.target} | {each.minimum or '-'} | {each.value} | {'held' if each.is_met else '**missed**'} |"
+        f"| {each.title.removeprefix('… ')} | {each.target} | {each.minimum or '-'} | {each.value} | {'met' if each.is_met else '**missed**'} |"
         for each in report.target_results()
     ]
     return "\n".join(rows)

@@ -1,4 +1,4 @@
-"""The minimum durable system: the baseline, a ledger of all runs, and a folder per session.
+"""The minimum durable system: the baseline with a ledger of all runs and a folder per session.
 
 It contains nothing of Retinue: no permissions, limits, locks, listeners or recovery. It writes and syncs, in
 as little code as possible, what must be on disk for Retinue's guarantees. The cost above it is Retinue's own.
@@ -35,7 +35,7 @@ _SESSION_JSON = msgspec.json.encode(
 
 
 class Conversation(baseline.Conversation):
-    """A conversation whose user messages are not synced alone, because the ledger has the task."""
+    """A conversation whose user messages are not synced, because the ledger has the task."""
 
     def append(self, message: dict[str, Any]) -> None:
         if message["role"] == "user" and self._fd >= 0:
@@ -47,31 +47,31 @@ class Conversation(baseline.Conversation):
 
 
 class GroupCommitLedger:
-    """Commits all steps requested in one iteration of the event loop together."""
+    """Commit all steps of one event-loop iteration in one transaction."""
 
     def __init__(self, file: Path) -> None:
         self._connection = sqlite3.connect(file, isolation_level=None)
         self._connection.executescript(_SCHEMA)
         self._steps: list[Callable[[sqlite3.Connection], object]] = []
-        self._committed: asyncio.Future[None] | None = None
+        self._commit_done: asyncio.Future[None] | None = None
 
     async def write(self, step: Callable[[sqlite3.Connection], object]) -> None:
         self._steps.append(step)
-        if self._committed is None:
+        if self._commit_done is None:
             loop = asyncio.get_running_loop()
-            self._committed = loop.create_future()
+            self._commit_done = loop.create_future()
             loop.call_soon(self._commit)
-        await asyncio.shield(self._committed)
+        await asyncio.shield(self._commit_done)
 
     def _commit(self) -> None:
         steps, self._steps = self._steps, []
-        committed, self._committed = self._committed, None
+        commit_done, self._commit_done = self._commit_done, None
         self._connection.execute("BEGIN IMMEDIATE")
         for step in steps:
             step(self._connection)
         self._connection.execute("COMMIT")
-        if committed is not None:
-            committed.set_result(None)
+        if commit_done is not None:
+            commit_done.set_result(None)
 
     def close(self) -> None:
         self._connection.close()

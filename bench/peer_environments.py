@@ -31,8 +31,8 @@ PEERS: Sequence[System] = (
     ),
 )
 _VERSIONS_SCRIPT = """
-import importlib.metadata as found, json, sys
-print(json.dumps({name: found.version(name) for name in sys.argv[1:]}))
+import importlib.metadata, json, sys
+print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:]}))
 """
 
 
@@ -43,19 +43,19 @@ def install_peers(
 
     Returns the installed systems with their versions, and the reason for each one that could not be installed.
     """
-    wanted = set(names)
-    ready: list[System] = []
+    selected = set(names)
+    installed: list[System] = []
     failures: dict[str, str] = {}
     for system in PEERS:
-        if wanted and system.name not in wanted:
+        if selected and system.name not in selected:
             continue
         on_progress(f"installing {system.name}")
         try:
-            ready.append(_install_peer(system, work_dir / "environments" / system.name))
+            installed.append(_install_peer(system, work_dir / "environments" / system.name))
         except subprocess.CalledProcessError as error:
             error_lines = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
             failures[system.name] = f"could not be installed: {error_lines[-1] if error_lines else error}"
-    return ready, failures
+    return installed, failures
 
 
 def _install_peer(system: System, folder: Path) -> System:

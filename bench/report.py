@@ -61,13 +61,13 @@ class Report(Struct, frozen=True, kw_only=True):
                 minimum = (
                     "" if minimum_summary is None else f"{format_number(minimum_summary.value)} {metric.unit}"
                 )
-                compared = [
+                comparisons = [
                     *_compare_with_targets(metric, summary),
                     *_compare_with_peer(
                         metric, summary, metric.best_peer_value(self.samples, self.peer_names)
                     ),
                 ]
-                results += [replace(each, minimum=minimum) for each in compared]
+                results += [replace(each, minimum=minimum) for each in comparisons]
         return results
 
     def problems(self) -> list[tuple[str, str, str]]:

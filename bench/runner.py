@@ -14,7 +14,7 @@ from bench.subject_process import SubjectError, SubjectProcess, System, start_su
 from bench.workloads import Workload
 
 SLOW_SAMPLE_MS = 10_000
-"""Another system that takes longer for one sample is not measured again."""
+"""A peer that takes longer for one sample is not measured again."""
 
 
 class BenchEnvironment(Struct, frozen=True, kw_only=True):
@@ -101,13 +101,15 @@ async def _prepare_subject(
     environment: BenchEnvironment, workload: Workload, subject: SubjectProcess
 ) -> None:
     system = subject.system
-    url = environment.scenario_url(workload.scenario.format(door=system.delegation_tool), workload.latency_ms)
+    url = environment.scenario_url(workload.scenario.format(tool=system.delegation_tool), workload.latency_ms)
     await subject.open(url, keep=workload.is_persistent)
     for command, arguments in workload.preparation:
-        actual = dict(arguments)
-        if system.is_peer and "count" in actual:
-            actual["count"] = max(1, min(actual["count"], workload.repeat_count_for(is_peer=True)))
-        await subject.send_command(command, timeout_s=workload.timeout_s, **actual)
+        adjusted_arguments = dict(arguments)
+        if system.is_peer and "count" in adjusted_arguments:
+            adjusted_arguments["count"] = max(
+                1, min(adjusted_arguments["count"], workload.repeat_count_for(is_peer=True))
+            )
+        await subject.send_command(command, timeout_s=workload.timeout_s, **adjusted_arguments)
     if workload.repeat_count > 1:
         await _measure_calls(workload, subject, 0, min(2, workload.repeat_count_for(is_peer=system.is_peer)))
 
@@ -118,7 +120,7 @@ async def _take_sample(
     system = subject.system
     profile_file = environment.profile_file if system.name == "retinue" else ""
     sessions_before = await _count_sessions(workload, subject)
-    measured = await _measure_calls(
+    result = await _measure_calls(
         workload,
         subject,
         number,
@@ -126,10 +128,10 @@ async def _take_sample(
         profile_file=profile_file,
     )
     if (created := await _count_sessions(workload, subject) - sessions_before) < workload.min_new_sessions:
-        raise SubjectError(f"it kept {created:,} of {workload.min_new_sessions:,} sessions")
+        raise SubjectError(f"only {created:,} of {workload.min_new_sessions:,} sessions are on disk")
     environment.samples.add(
         Sample(
-            row=workload.row, variant=workload.variant, system=system.name, facts=per_call_measures(measured)
+            row=workload.row, variant=workload.variant, system=system.name, facts=per_call_measures(result)
         )
     )
 

@@ -83,14 +83,14 @@ def summarize_values(values: Iterable[float]) -> SampleSummary | None:
     )
 
 
-def per_call_measures(measured: Mapping[str, Any]) -> dict[str, float]:
+def per_call_measures(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the cost of one call in milliseconds and bytes (peak memory in MiB)."""
-    count = max(1, int(measured.get("count", 1)))
-    measures = {"cpu": measured["cpu"] * 1000 / count, "wall": measured["wall"] * 1000 / count}
-    if "written" in measured:
-        measures["written"] = measured["written"] / count
-    if "peak" in measured:
-        measures["peak"] = measured["peak"] / 2**20
-    if measured.get("times"):
-        measures["p95"] = sorted(measured["times"])[int(len(measured["times"]) * 0.95)] * 1000
+    count = max(1, int(result.get("count", 1)))
+    measures = {"cpu": result["cpu"] * 1000 / count, "wall": result["wall"] * 1000 / count}
+    if "written" in result:
+        measures["written"] = result["written"] / count
+    if "peak" in result:
+        measures["peak"] = result["peak"] / 2**20
+    if result.get("times"):
+        measures["p95"] = sorted(result["times"])[int(len(result["times"]) * 0.95)] * 1000
     return measures

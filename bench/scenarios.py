@@ -10,7 +10,7 @@ from bench.canned_replies import CannedReply, encode_anthropic_reply, encode_ope
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 NOTE_TEXT = "The parcels leave at nine.\n"
-"""Text of the file that the tool reads; without it in the request the model gives no reply."""
+"""Text of the file that the tool reads; the model replies only if it is in the request."""
 NOTE_FILE = "note.txt"
 NOTE_PROMPT = "Read the note."
 NOTE_REPLY = "The note says that the parcels leave at nine."
@@ -91,7 +91,7 @@ def _spawn_reply(delegation_tool: str, arguments: Mapping[str, Any], count: int)
 def spawn_rules(
     delegation_tool: str, arguments: Mapping[str, Any], count: int, *, with_tool: bool
 ) -> Sequence[ReplyRule]:
-    """Return the rules of a parent that starts so many children and answers when all have reported.
+    """Return the rules of a parent that starts `count` children and answers when all have reported.
 
     `with_tool` makes each child read the note before it answers.
     """
@@ -151,7 +151,7 @@ SCENARIOS: Mapping[str, Sequence[ReplyRule]] = {
         ),
         ReplyRule(response=text_reply(LOOK_REPLY)),
     ),
-    "wish": (ReplyRule(response=tool_call_reply(("write", {"path": "new.txt", "content": "words"}))),),
+    "write": (ReplyRule(response=tool_call_reply(("write", {"path": "new.txt", "content": "words"}))),),
 }
 """Rules by scenario. Spawn scenarios are created from their count and delegation tool."""
 

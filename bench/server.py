@@ -1,10 +1,10 @@
-"""A minimal model server: prepared bytes over a raw asyncio protocol, in a process of its own.
+"""A minimal model server: prepared bytes over a raw asyncio protocol, in a separate process.
 
     python -m bench.server
 
-The first line on standard output is its address. The path of a request selects the scenario: `/SCENE/MS/v1/…`
-answers after so many milliseconds, `/crowd-COUNT-DOOR-tool/…` plays a parent with so many children. `GET
-/seen/SCENE` returns the server's own statistics.
+The first line on standard output is its address. The path of a request selects the scenario and the latency:
+`/SCENARIO/MILLISECONDS/v1/…`. The scenario `spawn-COUNT-TOOL-tool` is a parent that starts COUNT children with TOOL;
+with the suffix `-tool` each child calls a tool. `GET /stats/SCENARIO` returns statistics of the requests.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class ModelServerProtocol(asyncio.Protocol):
     def _answer_request(self, head: bytes, body: bytes) -> None:
         match = _REQUEST_PATH.match(head)
         scenario, latency = (match[1], match[2]) if match else (b"", b"")
-        if scenario == b"seen":
+        if scenario == b"stats":
             self._write([self._state.statistics(latency)], 0)
             return
         is_anthropic = b"/messages" in head.partition(b"\r\n")[0]
@@ -128,7 +128,7 @@ class ModelServerProtocol(asyncio.Protocol):
             self._write(pieces, interval_s)
 
     def _write(self, pieces: Sequence[bytes], interval_s: float) -> None:
-        """Write all pieces at once, each separately; with an interval, one after the other."""
+        """Write the pieces separately; with an interval, wait that long between them."""
         if self._transport is None:
             return
         if not interval_s:
@@ -161,7 +161,7 @@ def _choose_reply(
             if _STREAM_FLAG.search(body)
             else ((canned.document,), 0)
         )
-    return (error_response("no rule of this scene fits the request"),), 0
+    return (error_response("no rule of this scenario matches the request"),), 0
 
 
 def _contains(body: bytes, text: bytes, min_occurrences: int) -> bool:
@@ -170,7 +170,7 @@ def _contains(body: bytes, text: bytes, min_occurrences: int) -> bool:
 
 def _create_rules(name: str) -> Sequence[ReplyRule]:
     scenario, *options = name.split("-")
-    if scenario == "crowd":
+    if scenario == "spawn":
         count, delegation_tool, *tool = options
         return spawn_rules(
             delegation_tool, DELEGATION_ARGUMENTS[delegation_tool], int(count), with_tool=bool(tool)
@@ -179,7 +179,7 @@ def _create_rules(name: str) -> Sequence[ReplyRule]:
 
 
 def _common_prefix_length(first: bytes, second: bytes) -> int:
-    """Return the length of the common prefix."""
+    """Return the length of the common prefix, by binary search."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

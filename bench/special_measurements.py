@@ -1,6 +1,4 @@
-"""Measurements with procedures of their own: cold starts, idle and waiting agents, prompt prefix, single
-operations.
-"""
+"""Measurements with a special procedure: cold starts, idle agents, waiting agents, prompt prefix, operations."""
 
 import asyncio
 import os
@@ -30,7 +28,7 @@ from bench.workloads import history_command
 
 CEILING_SECONDS = 1.0
 WAITING_AGENTS, IDLE_AGENTS, MANY_IDLE_AGENTS, WAKE_SAMPLES = 1_000, 1_000, 5_000, 200
-REST_SECONDS = 5
+IDLE_SECONDS = 5
 PROVIDERS = ("openai", "anthropic")
 
 
@@ -38,7 +36,7 @@ async def measure_server_ceiling(environment: BenchEnvironment) -> None:
     """Measure how many requests per second the server can answer at most."""
     if environment.samples.select("server", "ceiling", "server"):
         return
-    environment.on_progress("what the model server can do")
+    environment.on_progress("model server")
     port = int(environment.server_url.rpartition(":")[2])
     body = b'{"model":"bench","stream":true,"messages":[{"role":"user","content":"Read the note."}]}'
     head = b"POST /turn/0/v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Length: %d\r\n\r\n" % len(
@@ -103,7 +101,7 @@ async def _measure_cold_start(environment: BenchEnvironment, system: System) -> 
             command = [sys.executable, "-m", "retinue", "run", "Hello"]
             env = isolated_environment(url, str(subject.folder))
         facts = await asyncio.to_thread(_time_process, command, env, HELLO, subject.folder)
-    problem = "" if facts else "it gave no answer"
+    problem = "" if facts else "no reply"
     environment.samples.add(
         Sample(row="start", variant="cold", system=system.name, facts=facts, problem=problem)
     )
@@ -114,7 +112,7 @@ def _time_process(
 ) -> dict[str, float]:
     """Return milliseconds until the expected text was read, and CPU milliseconds of the process.
 
-    Empty if the text never came.
+    Empty if the text was not printed.
     """
     started_at = time.perf_counter()
     with subprocess.Popen(  # noqa: S603  (our own command)
@@ -166,7 +164,7 @@ async def measure_grown_starts(environment: BenchEnvironment) -> None:
                         variant=variant,
                         system="retinue",
                         facts=facts,
-                        problem="" if facts else "it gave no answer",
+                        problem="" if facts else "no reply",
                     )
                 )
 
@@ -246,7 +244,7 @@ async def _measure_open_conversations(
 async def measure_waiting_agents(environment: BenchEnvironment) -> None:
     """Measure agents that wait for an approval, and agents that wait for a slow model."""
     await _measure_in_subject(
-        environment, "waiting", "approval", RETINUE, _measure_waiting_for_approval, scenario="wish"
+        environment, "waiting", "approval", RETINUE, _measure_waiting_for_approval, scenario="write"
     )
     await _measure_in_subject(
         environment,
@@ -264,9 +262,9 @@ async def _measure_waiting_for_approval(subject: SubjectProcess) -> dict[str, fl
         await subject.send_command("start_waiting_for_approval", count=WAITING_AGENTS, timeout_s=200)
     )["value"]
     if waiting_count < WAITING_AGENTS:
-        raise SubjectError(f"only {waiting_count} of {WAITING_AGENTS} came to wait")
+        raise SubjectError(f"only {waiting_count} of {WAITING_AGENTS} runs are waiting")
     idle_usage = await subject.send_command(
-        "measure_idle", timeout_s=REST_SECONDS + 10, for_seconds=REST_SECONDS
+        "measure_idle", timeout_s=IDLE_SECONDS + 10, for_seconds=IDLE_SECONDS
     )
     return {"cores": idle_usage["cpu"] / idle_usage["wall"]}
 
@@ -274,7 +272,7 @@ async def _measure_waiting_for_approval(subject: SubjectProcess) -> dict[str, fl
 async def _measure_waiting_for_model(subject: SubjectProcess) -> dict[str, float]:
     await subject.send_command("start_waiting_for_model", count=WAITING_AGENTS, timeout_s=200)
     idle_usage = await subject.send_command(
-        "measure_idle", timeout_s=REST_SECONDS + 10, for_seconds=REST_SECONDS
+        "measure_idle", timeout_s=IDLE_SECONDS + 10, for_seconds=IDLE_SECONDS
     )
     return {"cores": idle_usage["cpu"] / idle_usage["wall"]}
 
@@ -287,10 +285,14 @@ async def measure_prompt_prefix(environment: BenchEnvironment) -> None:
             await subject.send_command("measure", what="run_long", numbers=[1], expect=LOOK_REPLY)
             async with (
                 aiohttp.ClientSession() as http,
-                http.get(f"{environment.server_url}/seen/look") as response,
+                http.get(f"{environment.server_url}/stats/look") as response,
             ):
-                found: list[float] = (await response.json())["shares"]
-            return {"least": min(found) * 100, "mean": sum(found) / len(found) * 100, "count": len(found)}
+                shares: list[float] = (await response.json())["shares"]
+            return {
+                "least": min(shares) * 100,
+                "mean": sum(shares) / len(shares) * 100,
+                "count": len(shares),
+            }
 
         await _measure_in_subject(
             environment, "prefix", provider, RETINUE, measure_shares, scenario="look", driver=provider
@@ -298,7 +300,7 @@ async def measure_prompt_prefix(environment: BenchEnvironment) -> None:
 
 
 async def measure_small_operations(environment: BenchEnvironment) -> None:
-    """Measure single operations by themselves."""
+    """Measure single operations."""
     for variant, command, count, expect in (
         ("entry", "append_entries", SMALL_REPEATS, ""),
         ("step", "write_steps", SMALL_REPEATS, ""),
@@ -332,7 +334,7 @@ async def _measure_in_subject(  # noqa: PLR0913  (environment, names, system and
     rounds: int = 1,
     **open_options: str,
 ) -> None:
-    """Measure one system in a process of its own and record a sample, or why there is none.
+    """Measure one system in a separate process and record a sample or the problem.
 
     Existing samples are not taken again.
     """

@@ -1,4 +1,4 @@
-"""The systems under test, each in a process of its own that takes commands as JSON lines."""
+"""The systems under test, each in a separate process that accepts commands as JSON lines."""
 
 import asyncio
 import json
@@ -52,8 +52,8 @@ class System(Struct, frozen=True, kw_only=True):
 def subject_environment(system: System) -> dict[str, str]:
     """Return the environment variables to add for a process of the system.
 
-    The benchmark is not installed: a system whose module is part of it finds it through PYTHONPATH. A peer gets
-    nothing of this checkout.
+    The benchmark is not installed: a system whose module is part of it finds it through PYTHONPATH. A peer
+    does not use this checkout.
     """
     if system.is_peer:
         return dict(TELEMETRY_OFF_ENV)
@@ -67,12 +67,12 @@ RETINUE = System(name="retinue", module="bench.subject_retinue", delegation_tool
 
 
 class SubjectError(Exception):
-    """A system did not carry out a command."""
+    """A system did not execute a command."""
 
     def __init__(self, reason: str, *, is_supported: bool = True) -> None:
         super().__init__(reason)
         self.is_supported = is_supported
-        """False: it declared that it cannot."""
+        """False if the system does not support the command."""
 
 
 class SubjectProcess:
@@ -103,7 +103,7 @@ class SubjectProcess:
         except ConnectionError:
             line = b""
         if not line:
-            raise SubjectError("its process ended")
+            raise SubjectError("the process ended")
         result: dict[str, Any] = json.loads(line)
         if "cannot" in result:
             raise SubjectError(str(result["cannot"]), is_supported=False)
@@ -141,7 +141,7 @@ async def start_subject(system: System, log: Path, folder: Path) -> AsyncGenerat
 
 @asynccontextmanager
 async def start_model_server() -> AsyncGenerator[str]:
-    """Start the model server in a process of its own, so that its cost counts for no system."""
+    """Start the model server in a separate process, so that its cost is not attributed to a system."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""Retinue as a subject of the benchmark, through the same App that every program uses."""
+"""Benchmark subject for Retinue, using the public App."""
 
 import asyncio
 import os
@@ -31,8 +31,7 @@ from retinue.worker.clock import system_clock
 
 API_KEY = "bench-key-0000"
 MAX_LIVE_RUNS = 2_000
-"""Concurrent runs. The default limit protects a person's machine from a flood of runs; this benchmark is one.
-"""
+"""Limit of concurrent runs; the default is too low for the benchmark."""
 SMALL_REPEATS = 100
 """Repetitions per sample of an operation that takes microseconds."""
 MAX_CONCURRENT_CREATIONS = 64
@@ -40,7 +39,7 @@ MAX_CONCURRENT_CREATIONS = 64
 
 
 class Subject:
-    """An application in its own process, with a home of its own."""
+    """An application with a separate home."""
 
     def __init__(self) -> None:
         self._exit_stack = AsyncExitStack()
@@ -52,7 +51,7 @@ class Subject:
     @property
     def app(self) -> App:
         if self._app is None:
-            raise RuntimeError("it was not opened")
+            raise RuntimeError("open() was not called")
         return self._app
 
     async def open(self, url: str, place: str, keep: bool = True, driver: str = "openai") -> None:
@@ -60,8 +59,8 @@ class Subject:
         config = load_config(isolated_environment(url, place, driver))
         limits = replace(config.limits, max_live=MAX_LIVE_RUNS, max_live_per_requester=MAX_LIVE_RUNS)
         config = replace(config, limits=limits)
-        opened = open_app(config=config, ephemeral=not keep)
-        self._app = await self._exit_stack.enter_async_context(opened)
+        app_context = open_app(config=config, ephemeral=not keep)
+        self._app = await self._exit_stack.enter_async_context(app_context)
 
     async def close(self) -> None:
         await self._open_conversations.aclose()
@@ -101,7 +100,7 @@ class Subject:
         return len(await self.app.sessions.list())
 
     async def write_history(self, lines: Sequence[str]) -> None:
-        """Write a long history to start from; its last turn is an ordinary one."""
+        """Write a long history; its last turn is an ordinary one."""
         run = await self._run_prompt(NOTE_PROMPT)
         session = await self.app.sessions.find(run.session_id)
         async with self.app.context.store.open(session) as conversation:
@@ -115,13 +114,13 @@ class Subject:
         self._session_ids = [run.session_id]
 
     async def load_history(self, _number: int) -> str:
-        """Load the conversation with a store that has nothing of it cached."""
+        """Load the conversation with a new store, which has an empty cache."""
         session = await self.app.sessions.find(self._session_ids[0])
         store = FileStore(self.app.context.store.root, system_clock())
         async with store.open(session) as conversation:
             entry_count = len(conversation.entries)
         store.close()
-        return "" if entry_count else "nothing was there"
+        return "" if entry_count else "empty"
 
     async def create_idle_agents(self, count: int) -> None:
         """Create agents that have answered once, sequentially like the other subjects, and are idle."""
@@ -131,7 +130,7 @@ class Subject:
         return await self.run_turn(number)
 
     async def adopt_sessions(self) -> int:
-        """Continue with the sessions that exist."""
+        """Use the existing sessions."""
         self._session_ids = [each.id for each in await self.app.sessions.list()]
         return len(self._session_ids)
 
@@ -163,9 +162,9 @@ class Subject:
         async with self.app.context.store.open(
             await self.app.sessions.find(self._session_ids[0])
         ) as conversation:
-            for at in range(SMALL_REPEATS):
+            for index in range(SMALL_REPEATS):
                 await conversation.append(
-                    Message(id=f"entry-{number}-{at}", role="user", text="One more line of words.")
+                    Message(id=f"entry-{number}-{index}", role="user", text="One more line of words.")
                 )
         return ""
 

@@ -9,7 +9,7 @@ from bench.report import BASELINE_NAME, Report, format_number
 def format_report(report: Report) -> list[str]:
     """Return every metric for every system with its ratio to the baseline, then targets, then failures."""
     output = [*_environment_lines(report), ""]
-    for growth, title in ((False, "WHAT"), (True, "GROWTH")):
+    for growth, title in ((False, "METRIC"), (True, "GROWTH")):
         lines = report.metrics(growth=growth)
         if lines:
             rows = [
@@ -21,7 +21,10 @@ def format_report(report: Report) -> list[str]:
                 for metric in lines
             ]
             output += [*_align_columns([[title, "UNIT", *map(str.upper, report.system_names)], *rows]), ""]
-    output += ["Medians; in brackets how many times the bare calls, and how far the samples lie apart.", ""]
+    output += [
+        "Values are medians. In brackets: the ratio to the bare calls, and half the range of the samples.",
+        "",
+    ]
     output += _target_lines(report)
     for system, workload, reason in report.problems():
         output.append(f"{system}: {workload}: {reason}")
@@ -35,9 +38,9 @@ def _environment_lines(report: Report) -> list[str]:
     lines = [
         f"{machine['cores']} cores ({machine['cpu']}), {machine['system']}, Python {machine['python']}, {machine['day']}"
     ]
-    lines.append(f"load {machine['load']} before, {machine['load_after']} after")
+    lines.append(f"load average {machine['load']} before, {machine['load_after']} after")
     if (requests_per_s := report.server_requests_per_s()) is not None:
-        lines.append(f"the model server alone answers {requests_per_s:,.0f} requests a second")
+        lines.append(f"the model server alone answers {requests_per_s:,.0f} requests per second")
     versions = [
         f"{package} {version}"
         for packages in report.versions.values()
@@ -62,10 +65,10 @@ def _target_lines(report: Report) -> list[str]:
     if not results:
         return []
     rows = [
-        [each.title, each.target, each.minimum or "-", each.value, "held" if each.is_met else "MISSED"]
+        [each.title, each.target, each.minimum or "-", each.value, "met" if each.is_met else "MISSED"]
         for each in results
     ]
-    return [*_align_columns([["TARGET", "WANTED", "FLOOR", "HERE", ""], *rows]), ""]
+    return [*_align_columns([["METRIC", "TARGET", "FLOOR", "MEASURED", "RESULT"], *rows]), ""]
 
 
 def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -23,7 +23,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     row: str
     variant: str
     scenario: str
-    """`{door}` is replaced by the tool with which the system starts children."""
+    """`{tool}` is replaced by the tool with which the system starts children."""
     command: str
     expected_reply: str
     title: str
@@ -54,7 +54,7 @@ CREATE_SESSIONS: SubjectCommand = ("create_sessions", {"count": 20})
 
 
 def history_command(entries: int) -> SubjectCommand:
-    """Return the command that writes a conversation of so many ordinary entries."""
+    """Return the command that writes a conversation of this many ordinary entries."""
     return ("write_history", {"lines": [f"Line {number}. " + "word " * 30 for number in range(entries)]})
 
 
@@ -77,7 +77,7 @@ def children_workload(count: int, latency_ms: int, *, with_tool: bool = False) -
         row="children",
         variant=f"{count}{suffix}-{latency_ms}ms",
         title=f"a parent and {count:,} children{' with a tool call each' if with_tool else ''}, {model_text}",
-        scenario=f"crowd-{count}-{{door}}{suffix}",
+        scenario=f"spawn-{count}-{{tool}}{suffix}",
         command="spawn_children",
         expected_reply=ALL_REPORTED,
         repeat_count=1,
@@ -121,13 +121,13 @@ HISTORY_WORKLOADS = tuple(
 
 
 def agent_growth_workloads(count: int) -> Sequence[Workload]:
-    """Return the first four rows with so many existing agents."""
+    """Return workloads of the first four rows with `count` existing agents."""
     create_agents: SubjectCommand = ("create_sessions", {"count": count})
     return (
         Workload(row="growth", variant=f"turn-{count}", title=f"a turn among {count:,} agents", scenario="turn",
              command="run_turn", expected_reply=NOTE_REPLY, preparation=(create_agents,), system_names=RETINUE_ONLY, timeout_s=300),
         Workload(row="growth", variant=f"children-{count}", title=f"100 children among {count:,} agents",
-             scenario="crowd-100-{door}", command="spawn_children", expected_reply=ALL_REPORTED, preparation=(create_agents,), repeat_count=1, uses_new_numbers=True,
+             scenario="spawn-100-{tool}", command="spawn_children", expected_reply=ALL_REPORTED, preparation=(create_agents,), repeat_count=1, uses_new_numbers=True,
              system_names=RETINUE_ONLY, timeout_s=300),
         Workload(row="growth", variant=f"stream-{count}", title=f"200 tokens among {count:,} agents", scenario="talk",
              command="stream_reply", expected_reply=STREAM_REPLY, preparation=(create_agents,), system_names=RETINUE_ONLY, timeout_s=300),
@@ -135,13 +135,13 @@ def agent_growth_workloads(count: int) -> Sequence[Workload]:
 
 
 def history_growth_workloads(entries: int) -> Sequence[Workload]:
-    """Return streaming and children in a long conversation; turns there are a row of their own."""
+    """Return streaming and children workloads in a long conversation; turns have a separate row."""
     write_history = history_command(entries)
     return (
         Workload(row="growth", variant=f"stream-at-{entries}", title=f"200 tokens at {entries:,} entries",
              scenario="talk", command="stream_reply", expected_reply=STREAM_REPLY, preparation=(write_history,), repeat_count=5, system_names=RETINUE_ONLY),
         Workload(row="growth", variant=f"children-at-{entries}", title=f"100 children at {entries:,} entries",
-             scenario="crowd-100-{door}", command="spawn_children_in_history", expected_reply=ALL_REPORTED, preparation=(write_history,), repeat_count=1,
+             scenario="spawn-100-{tool}", command="spawn_children_in_history", expected_reply=ALL_REPORTED, preparation=(write_history,), repeat_count=1,
              uses_new_numbers=True, system_names=RETINUE_ONLY),
     )  # fmt: skip
 
@@ -158,4 +158,4 @@ WORKLOADS: Mapping[str, Sequence[Workload]] = {
     "history": HISTORY_WORKLOADS,
     "growth": GROWTH_WORKLOADS,
 }
-"""Workloads by row. The other rows have procedures of their own (SPECIAL_MEASUREMENTS)."""
+"""Workloads by row. The other rows are in SPECIAL_MEASUREMENTS."""

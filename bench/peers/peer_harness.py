@@ -1,12 +1,11 @@
-"""The process harness of a measured system: takes commands as JSON lines on standard input and measures
-in-process.
+"""Run a measured system: execute commands from standard input and return their cost.
 
     python peer_harness.py MODULE
     python peer_harness.py MODULE URL PLACE        one reply from a cold start
 
-MODULE has a class `Subject`. Every system is measured by this file, which needs only the standard library.
-Setting up a system, such as writing its history, is not measured. Whatever a system prints goes to standard
-error; only results of commands go to the original standard output.
+MODULE has a class `Subject`. Commands and results are JSON lines. Every system is measured by this file, which
+needs only the standard library. Preparation, such as writing a history, is not measured. Output of the system goes to
+standard error, so that standard output has only the results.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ async def run_commands() -> None:
 
 
 async def run_cold_start(module, url, place):
-    """Do everything a program needs for its first reply."""
+    """Start the system, print its first reply and close it."""
     subject = importlib.import_module(module).Subject()
     await subject.open(url=url, place=place)
     print(await subject.run_new_session(0), flush=True)
@@ -58,7 +57,7 @@ async def execute_command(subject, arguments):
         return {"rss": resident_memory()}
     method = getattr(subject, command, None)
     if method is None:
-        return {"cannot": getattr(subject, "cannot", {}).get(command, "it has nothing for this")}
+        return {"cannot": getattr(subject, "cannot", {}).get(command, "not supported")}
     value = method(**arguments)
     value = await value if inspect.isawaitable(value) else value
     gc.collect()
@@ -68,12 +67,12 @@ async def execute_command(subject, arguments):
 async def measure_calls(subject, *, what, numbers, expect, each=False, profile=""):
     """Run the method once per number and return the cost.
 
-    With `each`, every single time is returned as well. A profile is appended to its file and makes the
-    figures worthless.
+    With `each`, the time of each call is returned as well. With `profile`, a profile is appended to that file; the
+    measured cost is then invalid.
     """
     method = getattr(subject, what, None)
     if method is None:
-        return {"cannot": getattr(subject, "cannot", {}).get(what, "it has nothing for this")}
+        return {"cannot": getattr(subject, "cannot", {}).get(what, "not supported")}
     gc.collect()
     reset_peak_memory()
     times = []
@@ -88,23 +87,23 @@ async def measure_calls(subject, *, what, numbers, expect, each=False, profile="
         times.append(time.perf_counter() - call_started_at)
         if reply != expect and wrong_reply is None:
             wrong_reply = str(reply)[:200]
-    facts = {
+    cost = {
         "cpu": cpu_seconds() - cpu_before,
         "wall": time.perf_counter() - started_at,
         "written": bytes_written() - written_before,
     }
-    facts |= {"count": len(numbers), "peak": peak_memory(), "rss": resident_memory()}
+    cost |= {"count": len(numbers), "peak": peak_memory(), "rss": resident_memory()}
     if profiler is not None:
         profiler.disable()
         with open(profile, "a") as file:  # noqa: PTH123
             pstats.Stats(profiler, stream=file).sort_stats("tottime").print_stats(45)
     if each:
-        facts["times"] = times
-    return facts if wrong_reply is None else {"failed": f"it answered {wrong_reply!r}"}
+        cost["times"] = times
+    return cost if wrong_reply is None else {"failed": f"unexpected reply {wrong_reply!r}"}
 
 
 async def measure_idle(for_seconds):
-    """Return the cost of doing nothing."""
+    """Return the cost of an idle process."""
     await asyncio.sleep(1)
     cpu_before, started_at = cpu_seconds(), time.perf_counter()
     await asyncio.sleep(for_seconds)
@@ -124,7 +123,7 @@ def cpu_seconds():
 
 def bytes_written():
     """Return the bytes passed to write(2) and similar; socket sends do not count."""
-    with open("/proc/self/io") as file:  # noqa: PTH123  (as plain as can be)
+    with open("/proc/self/io") as file:  # noqa: PTH123
         return next(int(line.split()[1]) for line in file if line.startswith("wchar"))
 
 

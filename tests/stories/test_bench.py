@@ -55,7 +55,7 @@ def make_report(samples: Samples) -> Report:
 @pytest.fixture
 def report() -> Report:
     samples = make_samples(bare=[0.5, 0.6, 0.7], retinue=[1.1, 1.0, 1.3], langgraph=[24.0, 8.0, 12.0])
-    samples.add(Sample(row="turn", variant="persisted", system="agno", problem="it answered 'No.'"))
+    samples.add(Sample(row="turn", variant="persisted", system="agno", problem="unexpected reply 'No.'"))
     samples.add(Sample(row="server", variant="ceiling", system="server", facts={"rate": 9000.0}))
     return make_report(samples)
 
@@ -69,10 +69,10 @@ def test_the_report_shows_medians_with_their_spread_and_which_targets_are_met(re
     ]  # fmt: skip
     assert "at most 1/4 of the best peer (12.0 ms CPU)" in text
     assert "MISSED" not in text
-    assert "load 0.1 0.2 0.3 before, 0.4 0.5 0.6 after" in text
+    assert "load average 0.1 0.2 0.3 before, 0.4 0.5 0.6 after" in text
     assert "langgraph 1.2.20" in text
-    assert "the model server alone answers 9,000 requests a second" in text
-    assert "agno: turn persisted: it answered 'No.'" in text
+    assert "the model server alone answers 9,000 requests per second" in text
+    assert "agno: turn persisted: unexpected reply 'No.'" in text
     assert "pydantic-ai: could not be installed: no such package" in text
 
 
@@ -135,11 +135,11 @@ def test_the_documentation_page_is_changed_only_between_the_marks(report: Report
     assert text.count("(../images/bench.svg)") == 1
     assert "16 November 2026" in text
     assert "langgraph 1.2.20" in text
-    assert "Load of the machine over 1, 5 and 15 minutes: 0.1 0.2 0.3 before, 0.4 0.5 0.6 after." in text
-    assert "| one turn with one tool, persisted | at most 1.2 ms CPU | - | 1.10 ms CPU | held |" in text
+    assert "Load average over 1, 5 and 15 minutes: 0.1 0.2 0.3 before, 0.4 0.5 0.6 after." in text
+    assert "| one turn with one tool, persisted | at most 1.2 ms CPU | - | 1.10 ms CPU | met |" in text
 
     page.write_text("# Nothing here")
-    with pytest.raises(UsageError, match="no place for the figures"):
+    with pytest.raises(UsageError, match="no marks for the results"):
         update_page(page, report)
 
 
@@ -157,7 +157,7 @@ def test_the_chart_has_a_bar_per_successful_system_and_a_line_for_the_limit(repo
 
 
 def test_an_unknown_row_is_refused_with_the_list_of_known_rows():
-    with pytest.raises(UsageError, match=r"no row 'trun': the rows are turn, children, stream"):
+    with pytest.raises(UsageError, match=r"Unknown row 'trun'. Use turn, children, stream"):
         BenchOptions(rows=("turn", "trun")).selected_rows()
 
 
@@ -217,7 +217,7 @@ def test_samples_of_other_code_and_failed_samples_are_not_reused(tmp_path: Path)
     for system in fingerprints:
         before.add(Sample(row="turn", variant="persisted", system=system, facts={"cpu": 1.0}))
     before.add(Sample(row="load", variant="10", system="agno", problem="took more than 120 s"))
-    before.add(Sample(row="wake", variant="10", system="agno", problem="nothing sleeps here", able=False))
+    before.add(Sample(row="wake", variant="10", system="agno", problem="has no idle agents", able=False))
 
     after = Samples(file, fingerprints | {"retinue": "three"})
 
@@ -248,8 +248,8 @@ async def test_a_system_that_answers_wrongly_crashes_or_loses_sessions_gets_no_f
     )
 
     assert [(each.system, each.problem, each.able, each.facts) for each in environment.samples.items] == [
-        ("wrong", "it answered 'Something else.'", True, {}),
-        ("dead", "its process ended", True, {}),
+        ("wrong", "unexpected reply 'Something else.'", True, {}),
+        ("dead", "the process ended", True, {}),
         ("unable", "it takes no turns", False, {}),
-        ("forgetful", "it kept 0 of 2 sessions", True, {}),
+        ("forgetful", "only 0 of 2 sessions are on disk", True, {}),
     ]
