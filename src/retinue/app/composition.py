@@ -15,7 +15,7 @@ from retinue.domain.run import Run, Status
 from retinue.errors import BadConfig, RetinueError, UsageError, UserUnavailable
 from retinue.interfaces import Provider, RuntimeContext, Tool
 from retinue.providers import registry
-from retinue.providers.interface import ProviderServices, own_key
+from retinue.providers.interface import ProviderServices, own_api_key
 from retinue.runtime import run_control
 from retinue.runtime.agent_loop import fail_run, run_agent_loop
 from retinue.runtime.approvals import AnswerDeferred
@@ -103,7 +103,7 @@ def model_selector(config: Config, redact: Redactor) -> Callable[[Agent, str | N
 
     def selected_model(agent: Agent, override: str | None) -> Model:
         model = select_model(agent, override, config.default_model())
-        redact.add_secret(own_key(model, config.env))
+        redact.add_secret(own_api_key(model, config.env))
         return model
 
     return selected_model

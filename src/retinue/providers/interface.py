@@ -105,15 +105,15 @@ class ServerAccess(SecretFieldsStruct, frozen=True, kw_only=True):
 
 def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
     """Return the URL and key for a model; a definition with its own server never gets another one's key."""
-    custom_server, server = own_server(model), settings.providers[model.provider]
+    custom_base_url, server = own_base_url(model), settings.providers[model.provider]
     return ServerAccess(
-        base_url=custom_server or server.base_url,
-        api_key=own_key(model, settings.env) if custom_server else server.api_key,
+        base_url=custom_base_url or server.base_url,
+        api_key=own_api_key(model, settings.env) if custom_base_url else server.api_key,
         key_variable=API_SERVERS[model.provider].key_variable,
     )
 
 
-def own_server(model: Model) -> str:
+def own_base_url(model: Model) -> str:
     """Return the base URL that a definition sets for its server, or an empty string."""
     return str(model.settings.get("base_url") or model.settings.get("baseUrl") or "")
 
@@ -122,6 +122,6 @@ def own_key_variable(model: Model) -> str:
     return str(model.settings.get("api_key_env") or model.settings.get("apiKeyEnv") or "")
 
 
-def own_key(model: Model, env: Mapping[str, str]) -> str:
+def own_api_key(model: Model, env: Mapping[str, str]) -> str:
     """Return the key for the definition's own server, from the variable that the definition names."""
     return env.get(own_key_variable(model), "")

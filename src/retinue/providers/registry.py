@@ -17,7 +17,7 @@ from retinue.providers.interface import (
     ListModels,
     ProviderServices,
     ProviderSettings,
-    own_server,
+    own_base_url,
 )
 
 
@@ -75,7 +75,7 @@ def _check_program(program: CliAgentKind, settings: ProviderSettings) -> None:
 
 def _check_key(model: Model, api: ApiServer, settings: ProviderSettings) -> None:
     server = settings.providers[model.provider]
-    if not server.api_key and server.is_default and not own_server(model):
+    if not server.api_key and server.is_default and not own_base_url(model):
         raise BadConfig(f"No API key for {model.full_name}. Set {api.key_variable}.")
 
 
