@@ -10,16 +10,16 @@ from pathlib import Path
 
 from plan import Plan
 from virtual import Stalled, VirtualLoop
-from world import LONGEST, World
+from world import TIMEOUT_S, World
 
 _MEMORY = Path("/dev/shm")
-"""Where there is one: nothing here needs to outlive a crash of the machine."""
+"""A folder in memory, if there is one: nothing here needs to survive a crash of the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
     plan: Plan
-    breaches: list[str]
+    violations: list[str]
     trace: list[str]
     runs: int
 
@@ -33,10 +33,10 @@ def play(plan: Plan) -> CaseResult:
             try:
                 runs = runner.run(_run_case(world))
             except Stalled:
-                world.breaches.append("nothing goes on any more, and somebody waits for ever")
+                world.violations.append("nothing can continue, and a task waits forever")
     finally:
         shutil.rmtree(folder)
-    return CaseResult(plan=plan, breaches=world.breaches, trace=world.trace, runs=runs)
+    return CaseResult(plan=plan, violations=world.violations, trace=world.trace, runs=runs)
 
 
 async def _run_case(world: World) -> int:
@@ -44,28 +44,28 @@ async def _run_case(world: World) -> int:
     for _ in range(plan.processes):
         world.open()
     try:
-        async with asyncio.timeout(LONGEST), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
             for _ in range(plan.tops):
                 group.create_task(world.start_session())
             for _ in range(plan.people):
                 group.create_task(_act_as_user(world))
             group.create_task(_kill_processes(world))
     except TimeoutError:
-        world.breach("what a person does never comes to its end")
+        world.report_violation("an action of the user never ends")
     await world.settle()
-    quiet = await world.quiet()
-    for breach in quiet.breaches():
-        world.breach(breach)
-    if world.breaches:
-        world.trace += [*await world.events(), *quiet.lines()]
+    final_state = await world.final_state()
+    for violation in final_state.violations():
+        world.report_violation(violation)
+    if world.violations:
+        world.trace += [*await world.events(), *final_state.describe()]
     await world.close()
-    return len(quiet.runs)
+    return len(final_state.runs)
 
 
 async def _act_as_user(world: World) -> None:
     for _ in range(world.plan.moves):
         await world.pause()
-        await world.move()
+        await world.act_as_user()
 
 
 async def _kill_processes(world: World) -> None:
@@ -81,19 +81,19 @@ async def _kill_processes(world: World) -> None:
 
 
 def shrink_case(plan: Plan, report: Callable[[str], None]) -> CaseResult:
-    """Replace a failing case by a simpler one with the same violation, as long as there is one."""
-    found = play(plan)
+    """Replace a failing case by a simpler one with the same violation until there is none."""
+    smallest = play(plan)
     while True:
-        for simpler in found.plan.smaller():
+        for simpler in smallest.plan.simpler_plans():
             result = play(simpler)
-            if result.breaches and _kind(result) == _kind(found):
+            if result.violations and _kind(result) == _kind(smallest):
                 report(f"still with {simpler}")
-                found = result
+                smallest = result
                 break
         else:
-            return found
+            return smallest
 
 
 def _kind(result: CaseResult) -> str:
     """Return the violation without ids and numbers."""
-    return re.sub(r"[0-9A-Z]{26}|[0-9a-f-]{36}|[0-9]+", "", result.breaches[0])
+    return re.sub(r"[0-9A-Z]{26}|[0-9a-f-]{36}|[0-9]+", "", result.violations[0])

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from plan import Plan
-from process import Life
+from process import ProcessLife
 
 from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
@@ -25,14 +25,16 @@ REASONS = ("unreachable", "provider", "rate_limited")
 class RandomModel:
     """Implements `interfaces.Provider` for one process."""
 
-    def __init__(self, plan: Plan, random: Random, life: Life, breach: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: Plan, random: Random, life: ProcessLife, report_violation: Callable[[str], None]
+    ) -> None:
         self._plan = plan
         self._random = random
         self._life = life
-        self._breach = breach
+        self._report_violation = report_violation
 
     async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
-        await self._life.moment()
+        await self._life.pause()
         self._check_request(request)
         rng = self._random
         if self._plan.failures and rng.random() < 0.2:
@@ -42,7 +44,7 @@ class RandomModel:
         on_delta(ReplyDelta(text=reply.text[:middle]))
         if rng.random() < 0.3:
             await asyncio.sleep(rng.choice((0.001, 0.3, 1.5)))
-        await self._life.moment()
+        await self._life.pause()
         on_delta(ReplyDelta(text=reply.text[middle:]))
         return reply
 
@@ -50,36 +52,36 @@ class RandomModel:
         return
 
     async def _fail(self, on_delta: Callable[[ReplyDelta], None]) -> Reply:
-        kind = self._random.choice(("fails", "breaks off", "refuses", "is silent", "hangs"))
+        kind = self._random.choice(("fails", "disconnects", "refuses", "sends nothing", "hangs"))
         if kind == "hangs":
             on_delta(ReplyDelta(text="I have"))
             await asyncio.sleep(self._random.choice((5.0, 30.0)))
         if kind in ("fails", "hangs"):
             raise ModelFailed(f"the model {kind}", reason=self._random.choice(REASONS))
-        if kind == "breaks off":
+        if kind == "disconnects":
             on_delta(ReplyDelta(text="It is"))
-            await self._life.moment()
-            raise ModelFailed("the model breaks off", reason="incomplete")
+            await self._life.pause()
+            raise ModelFailed("the model disconnects", reason="incomplete")
         return _text_reply(
-            "" if kind == "is silent" else "No.",
+            "" if kind == "sends nothing" else "No.",
             stop=StopReason.REFUSED if kind == "refuses" else StopReason.END,
         )
 
     def _reply(self, request: Request) -> Reply:
-        last = request.entries[-1].run
+        run_id = request.entries[-1].run
         replies = [
             each
             for each in request.entries
-            if isinstance(each, Message) and each.role == "agent" and each.run == last
+            if isinstance(each, Message) and each.role == "agent" and each.run == run_id
         ]
         text = f"Words {self._random.randrange(10**9)}."
         tools = [each.name for each in request.tools if each.name in CALLS]
         if len(replies) >= self._plan.turns or not tools or self._random.random() < 0.35:
             return _text_reply(text)
-        wanted = [self._random.choice(tools) for _ in range(self._random.randint(1, self._plan.fan))]
+        names = [self._random.choice(tools) for _ in range(self._random.randint(1, self._plan.fan))]
         tool_calls = tuple(
             UnsavedToolCall(tool=name, arguments=json.dumps(CALLS[name](self._random, request)))
-            for name in wanted
+            for name in names
         )
         return Reply(
             text=text,
@@ -92,11 +94,11 @@ class RandomModel:
     def _check_request(self, request: Request) -> None:
         """Report a request that a provider would refuse, or that shows a notice twice."""
         if open_calls := unanswered_calls(request.entries):
-            self._breach(f"a request while {open_calls[0].tool} {open_calls[0].id} has no result")
+            self._report_violation(f"a request while {open_calls[0].tool} {open_calls[0].id} has no result")
         times = Counter(each.id for each in request.entries if isinstance(each, Notice))
         for notice, count in times.items():
             if count > 1:
-                self._breach(f"the model is shown notice {notice} {count} times")
+                self._report_violation(f"the model is shown notice {notice} {count} times")
 
 
 def _text_reply(text: str, *, stop: StopReason = StopReason.END) -> Reply:
@@ -126,10 +128,10 @@ def _agent_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
 
 
 def _agent_ask_arguments(rng: Random, request: Request) -> Mapping[str, Any]:
-    """Of an agent that a result named."""
+    """Name an agent from an earlier tool result."""
     texts = (each.text for each in request.entries if isinstance(each, ToolResult))
-    known = [found for text in texts for found in _AGENT_ID.findall(text)] or ["nobody"]
-    return {"agent_id": rng.choice(known), "message": _random_task(rng)}
+    agent_ids = [agent_id for text in texts for agent_id in _AGENT_ID.findall(text)] or ["nobody"]
+    return {"agent_id": rng.choice(agent_ids), "message": _random_task(rng)}
 
 
 def _agents_message_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
@@ -165,26 +167,26 @@ CALLS: Mapping[str, Callable[[Random, Request], Mapping[str, Any]]] = {
 """The tools that the model may call, each with a function that draws its arguments."""
 
 
-def tools_for(random: Random, life: Life, acted: Callable[[str], None]) -> dict[str, Tool]:
-    """Return a tool that may be repeated and one that may not, whose executions are wait_at_random to `acted`."""
+def tools_for(random: Random, life: ProcessLife, on_executed: Callable[[str], None]) -> dict[str, Tool]:
+    """Return a tool that may be repeated, and one that may not and reports its executions to `on_executed`."""
 
     async def wait_at_random() -> None:
-        await life.moment()
+        await life.pause()
         if random.random() < 0.4:
             await asyncio.sleep(random.choice((0.001, 0.4, 2.0)))
         life.check()
 
     @tool(effect="read")
     async def ponder(number: int) -> str:
-        """Takes its time."""
+        """Waits for a random time."""
         await wait_at_random()
         return f"so {number}"
 
     @tool
     async def act(call: Call, number: int) -> str:
-        """Does something that must not be done twice."""
+        """Has a side effect that must not be repeated."""
         life.check()
-        acted(call.id)
+        on_executed(call.id)
         await wait_at_random()
         return f"done {number}"
 

@@ -1,4 +1,4 @@
-"""What one case is like: all of it follows from a number, and each part can be made smaller."""
+"""The parameters of a case, drawn from its seed; each can be simplified."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,52 +15,52 @@ class Plan:
     per_tree: int = 12
     depth: int = 3
     tops: int = 1
-    """Conversations that a person begins."""
+    """Number of sessions that the user starts."""
     people: int = 1
     moves: int = 8
-    """Of each person, after the first runs were asked for."""
+    """Actions of each user, after the first runs were created."""
     deaths: int = 1
     processes: int = 1
-    """At the same time."""
+    """Number of processes at the same time."""
     shake: int = 3
-    """At most so many times everybody gives way before a step."""
+    """Maximum number of event loop turns before a step."""
     turns: int = 5
-    """After so many replies of one run the model calls nothing any more."""
+    """Number of replies of one run after which the model calls no more tools."""
     fan: int = 3
-    """Calls in one reply."""
+    """Maximum number of tool calls in one reply."""
     asks: bool = False
-    """A person must say yes to what acts."""
+    """Calls with side effects require approval."""
     coarse: bool = False
-    """The clock shows the same time to many."""
+    """The clock returns the same time for calls at the same moment."""
     failures: bool = True
-    """Models fail, refuse, say nothing, and hang."""
+    """Models fail, refuse, send empty replies, and hang."""
 
     @staticmethod
     def of(seed: int, *, sqlite: bool = False) -> "Plan":
-        chance = Random(f"plan {seed}")
+        rng = Random(f"plan {seed}")
         return Plan(
             seed=seed,
             sqlite=sqlite,
-            max_live=chance.choice((1, 1, 2, 3, 8)),
-            per_requester=chance.choice((1, 2, 8)),
-            per_tree=chance.choice((2, 5, 12, 30)),
-            depth=chance.choice((1, 2, 3, 3)),
-            tops=chance.choice((1, 1, 2, 3)),
-            people=chance.choice((1, 1, 2)),
-            moves=chance.choice((0, 2, 6, 12)),
-            deaths=chance.choice((0, 0, 1, 2, 5)),
-            processes=chance.choice((1, 1, 2)),
-            shake=chance.choice((0, 1, 3, 10)),
-            turns=chance.choice((2, 4, 6)),
-            fan=chance.choice((1, 2, 4)),
-            asks=chance.random() < 0.25,
-            coarse=chance.random() < 0.15,
-            failures=chance.random() < 0.7,
+            max_live=rng.choice((1, 1, 2, 3, 8)),
+            per_requester=rng.choice((1, 2, 8)),
+            per_tree=rng.choice((2, 5, 12, 30)),
+            depth=rng.choice((1, 2, 3, 3)),
+            tops=rng.choice((1, 1, 2, 3)),
+            people=rng.choice((1, 1, 2)),
+            moves=rng.choice((0, 2, 6, 12)),
+            deaths=rng.choice((0, 0, 1, 2, 5)),
+            processes=rng.choice((1, 1, 2)),
+            shake=rng.choice((0, 1, 3, 10)),
+            turns=rng.choice((2, 4, 6)),
+            fan=rng.choice((1, 2, 4)),
+            asks=rng.random() < 0.25,
+            coarse=rng.random() < 0.15,
+            failures=rng.random() < 0.7,
         )
 
-    def smaller(self) -> "Iterator[Plan]":
-        """Each a little simpler than this one."""
-        least: dict[str, Any] = {
+    def simpler_plans(self) -> "Iterator[Plan]":
+        """Yield plans with one parameter closer to its simplest value."""
+        simplest: dict[str, Any] = {
             "sqlite": False,
             "coarse": False,
             "asks": False,
@@ -78,9 +78,13 @@ class Plan:
             "max_live": 8,
             "per_requester": 8,
         }
-        for name, value in least.items():
-            now = getattr(self, name)
-            steps = [value] if isinstance(now, bool) or now < value else [value, (now + value) // 2, now - 1]
+        for name, value in simplest.items():
+            current = getattr(self, name)
+            steps = (
+                [value]
+                if isinstance(current, bool) or current < value
+                else [value, (current + value) // 2, current - 1]
+            )
             for step in dict.fromkeys(steps):
-                if step != now and (isinstance(now, bool) or now < value or step >= value):
+                if step != current and (isinstance(current, bool) or current < value or step >= value):
                     yield replace(self, **{name: step})

@@ -1,4 +1,4 @@
-"""One process of a world: the real runtime on real folders, shaken before every step, and mortal at any of them."""
+"""One process of a world: the real runtime on real folders, which pauses before every step and can be killed at any."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from virtual import NoThreads
+from virtual import InlineThreadPool
 
 from retinue.agents.frontmatter import with_paths, with_prompt
 from retinue.agents.registry import FileAgentRegistry
@@ -49,17 +49,17 @@ from retinue.worker.worker import LocalWorker
 T = TypeVar("T")
 
 
-class Life:
-    """Whether a process lives, and how it is shaken: whatever it does next after its death, it does not do."""
+class ProcessLife:
+    """Whether a process is alive; gives way to other tasks at random, and stops every step after its death."""
 
-    def __init__(self, random: Random, shake: int) -> None:
+    def __init__(self, random: Random, max_pauses: int) -> None:
         self.dead = False
         self._random = random
-        self._shake = shake
+        self._max_pauses = max_pauses
 
-    async def moment(self) -> None:
+    async def pause(self) -> None:
         self.check()
-        for _ in range(self._random.randint(0, self._shake)):
+        for _ in range(self._random.randint(0, self._max_pauses)):
             await asyncio.sleep(0)
         self.check()
 
@@ -68,10 +68,10 @@ class Life:
             raise asyncio.CancelledError("killed")
 
 
-class ShakenLedger:
-    """Implements `interfaces.Ledger`; `check` looks at what each step leaves behind, within the step."""
+class InterleavedLedger:
+    """Implements `interfaces.Ledger`; `check` is called at the end of each step, within its transaction."""
 
-    def __init__(self, ledger: Ledger, life: Life, check: Callable[[Transaction], None]) -> None:
+    def __init__(self, ledger: Ledger, life: ProcessLife, check: Callable[[Transaction], None]) -> None:
         self.inner = ledger
         self._life = life
         self._check = check
@@ -79,7 +79,7 @@ class ShakenLedger:
     async def write(
         self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
     ) -> T:
-        await self._life.moment()
+        await self._life.pause()
 
         def checked_step(tx: Transaction) -> T:
             value = step(tx)
@@ -91,69 +91,69 @@ class ShakenLedger:
                 on_commit(value)
 
         value = await self.inner.write(checked_step, notify_if_alive)
-        await self._life.moment()
+        await self._life.pause()
         return value
 
     async def read(self, step: Callable[[Transaction], T]) -> T:
-        await self._life.moment()
+        await self._life.pause()
         return await self.inner.read(step)
 
 
-class ShakenStore(FileStore):
-    """Everything at once, after a shake; the conversations it opens are shaken too."""
+class InterleavedStore(FileStore):
+    """A store without threads that pauses before each operation, like the conversations that it opens."""
 
-    def __init__(self, root: Path, clock: Clock, life: Life) -> None:
-        super().__init__(root, clock, threads=NoThreads())
+    def __init__(self, root: Path, clock: Clock, life: ProcessLife) -> None:
+        super().__init__(root, clock, threads=InlineThreadPool())
         self._life = life
 
     async def create(self, new: NewSession) -> Session:
-        await self._life.moment()
+        await self._life.pause()
         return await super().create(new)
 
     async def find(self, ref: str) -> Session:
-        await self._life.moment()
+        await self._life.pause()
         return await super().find(ref)
 
     async def delete(self, session: Session) -> str:
-        await self._life.moment()
+        await self._life.pause()
         return await super().delete(session)
 
     def open(self, session: Session) -> AbstractAsyncContextManager[Any]:
-        return self._shaken(session)
+        return self._open_interleaved(session)
 
     @asynccontextmanager
-    async def _shaken(self, session: Session) -> AsyncGenerator[Any]:
-        await self._life.moment()
-        async with super().open(session) as talk:
-            yield ShakenConversation(talk, self._life)
+    async def _open_interleaved(self, session: Session) -> AsyncGenerator[Any]:
+        await self._life.pause()
+        async with super().open(session) as conversation:
+            yield InterleavedConversation(conversation, self._life)
 
 
-class ShakenConversation:
-    """A conversation whose every change is shaken, before and after."""
+class InterleavedConversation:
+    """A conversation that pauses before and after each change."""
 
-    def __init__(self, talk: Conversation, life: Life) -> None:
-        self._talk = talk
+    def __init__(self, conversation: Conversation, life: ProcessLife) -> None:
+        self._conversation = conversation
         self._life = life
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._talk, name)
+        return getattr(self._conversation, name)
 
     async def append(self, *entries: Entry, sync: bool = True) -> None:
-        await self._life.moment()
-        await self._talk.append(*entries, sync=sync)
-        await self._life.moment()
+        await self._life.pause()
+        await self._conversation.append(*entries, sync=sync)
+        await self._life.pause()
 
     async def refresh(self) -> bool:
-        await self._life.moment()
-        return await self._talk.refresh()
+        await self._life.pause()
+        return await self._conversation.refresh()
 
     async def write_idle_prompt(self) -> None:
-        await self._life.moment()
-        await self._talk.write_idle_prompt()
+        await self._life.pause()
+        await self._conversation.write_idle_prompt()
 
     async def log_tool_call(self, tool_call: ToolCall, tool_result: ToolResult) -> None:
         self._life.check()
-        await self._talk.log_tool_call(tool_call, tool_result)
+        await self._conversation.log_tool_call(tool_call, tool_result)
 
 
 class Process:
@@ -164,7 +164,7 @@ class Process:
         name: str,
         folder: Path,
         *,
-        life: Life,
+        life: ProcessLife,
         ledger: Ledger,
         check: Callable[[Transaction], None],
         clock: Clock,
@@ -177,17 +177,17 @@ class Process:
         self.name = name
         self.life = life
         self.inner = ledger
-        self._people: set[asyncio.Future[object]] = set()
+        self._user_actions: set[asyncio.Future[object]] = set()
         self.crashes: list[BaseException] = []
-        self.store = ShakenStore(folder / "sessions", clock, life)
-        self.engine = LocalWorker()
+        self.store = InterleavedStore(folder / "sessions", clock, life)
+        self.worker = LocalWorker()
         self.root = str(folder / "work")
         redact = Redactor(())
-        self.ports = RuntimeContext(
+        self.context = RuntimeContext(
             store=self.store,
             agents=FileAgentRegistry(user_dir=folder / "agents"),
-            ledger=ShakenLedger(ledger, life, check),
-            worker=self.engine,
+            ledger=InterleavedLedger(ledger, life, check),
+            worker=self.worker,
             provider=provider,
             clock=clock,
             tools=built_in_tools() | tools,
@@ -216,16 +216,18 @@ class Process:
             minimum_sandbox_level=SandboxLevel.NONE,
             approval_policy=policy,
             ask_user=reject_question,
-            select_model=lambda agent, override: select_model(agent, override, "scripted:played"),
+            select_model=lambda agent, override: select_model(agent, override, "scripted:random"),
             limits=limits,
             operator_policy=OperatorPolicy,
             subagent_settings=SubagentSettings(),
             redact=redact,
         )
-        self.engine.start(scheduler_callbacks(self.ports, lambda _, error: self.crashes.append(error), alive))
+        self.worker.start(
+            scheduler_callbacks(self.context, lambda _, error: self.crashes.append(error), alive)
+        )
         self.home = HomeAccess(
             store=self.store,
-            ledger=self.ports.ledger,
+            ledger=self.context.ledger,
             clock=clock,
             redact=redact,
             is_owner_alive=alive,
@@ -233,29 +235,29 @@ class Process:
         self.sessions = StoredSessions(self.home)
 
     async def resume(self) -> list[Run]:
-        """What `retinue runs resume` does."""
-        await run_control.expire_approvals(self.ports, is_alive=self.ports.owners.is_alive, adopt=False)
-        await run_end.delete_temporary_sessions(self.ports)
-        return await resume_interrupted_runs(await interrupted_runs(self.home), self.ports)
+        """Resume interrupted runs, like `retinue runs resume`."""
+        await run_control.expire_approvals(self.context, is_alive=self.context.owners.is_alive, adopt=False)
+        await run_end.delete_temporary_sessions(self.context)
+        return await resume_interrupted_runs(await interrupted_runs(self.home), self.context)
 
     async def run_user_action(self, work: Coroutine[Any, Any, object]) -> None:
         """Run an action of the user, which is cancelled when the process dies."""
         task = asyncio.ensure_future(work)
-        self._people.add(task)
+        self._user_actions.add(task)
         try:
             await task
         except asyncio.CancelledError:
             if not self.life.dead:
                 raise
         finally:
-            self._people.discard(task)
+            self._user_actions.discard(task)
 
     async def die(self) -> None:
         """Kill the process: nothing in it continues."""
         self.life.dead = True
-        for task in self._people:
+        for task in self._user_actions:
             task.cancel()
-        await self.engine.close()
+        await self.worker.close()
         self.store.close()
 
 

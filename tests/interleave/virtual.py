@@ -1,4 +1,4 @@
-"""Time that stands still while anything can go on, and no thread: the same numbers give the same interleaving."""
+"""Virtual time and no threads, so that the same seed gives the same interleaving."""
 
 import asyncio
 import selectors
@@ -19,21 +19,21 @@ _START_MS = int(START.timestamp() * 1000)
 
 
 class Stalled(Exception):
-    """Nothing is ready and nothing is due, and yet somebody waits."""
+    """No task is ready and no timer is due, but the loop has not ended."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """When nothing is ready the clock moves to what is due next, and nobody waits for it."""
+    """An event loop whose clock jumps to the next timer when no task is ready."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        super().__init__(_Impatient(self))
+        super().__init__(_SkippingSelector(self))
 
     def time(self) -> float:
         return self.now
 
 
-class _Impatient(selectors.SelectSelector):
+class _SkippingSelector(selectors.SelectSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
@@ -46,8 +46,10 @@ class _Impatient(selectors.SelectSelector):
 
 
 def virtual_clock(random: Random, *, coarse: bool) -> Clock:
-    """Return one clock for all processes, with unique ids that increase with time. A coarse clock returns the same time
-    for calls at the same moment, as real clocks do."""
+    """Return one clock for all processes, with unique ids that increase with time.
+
+    A coarse clock returns the same time for calls at the same moment, as real clocks do.
+    """
     ticks, entries, uuids = count(), count(1), count(1)
 
     def now() -> datetime:
@@ -65,8 +67,8 @@ def virtual_clock(random: Random, *, coarse: bool) -> Clock:
     )
 
 
-class NoThreads(DiskThreadPool):
-    """The store's work, done at once."""
+class InlineThreadPool(DiskThreadPool):
+    """A thread pool of the store that executes its work at once, without a thread."""
 
     def submit(
         self, func: Callable[[], T], *, force_thread: bool = False, force_inline: bool = False
@@ -74,7 +76,7 @@ class NoThreads(DiskThreadPool):
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             future.set_result(func())
-        except Exception as error:  # noqa: BLE001  (it is raised again, in the task that waits)
+        except Exception as error:  # noqa: BLE001  (it is raised again in the task that waits)
             future.set_exception(error)
         return future
 
@@ -86,6 +88,6 @@ class InlineWriterThread(WriterThread):
         value, error = None, None
         try:
             value = job()
-        except Exception as caught:  # noqa: BLE001  (it is handed on)
+        except Exception as caught:  # noqa: BLE001  (it is passed to the callback)
             error = caught
         asyncio.get_running_loop().call_soon(on_done, value, error)

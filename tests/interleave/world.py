@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from invariants import MOVING, Quiet, Steps
+from invariants import ACTIVE, FinalState, TransactionChecks
 from model import AGENTS, CALLS, RandomModel, tools_for
 from plan import Plan
-from process import Life, Process
+from process import Process, ProcessLife
 from virtual import InlineWriterThread, virtual_clock
 
 from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
@@ -28,9 +28,9 @@ from retinue.runtime.spawn import create_session
 from retinue.testing.memory_ledger import MemoryLedger
 
 T = TypeVar("T")
-FRONT = f"tools: [{', '.join(CALLS)}]\n"
-LONGEST = 600
-"""Seconds after which a case that is not quiet never will be."""
+FRONT_MATTER = f"tools: [{', '.join(CALLS)}]\n"
+TIMEOUT_S = 600
+"""Seconds after which a case is considered stuck."""
 
 
 class World:
@@ -38,7 +38,7 @@ class World:
         self.plan = plan
         self.folder = folder
         self.random = Random(f"world {plan.seed}")
-        self.breaches: list[str] = []
+        self.violations: list[str] = []
         self.trace: list[str] = []
         self.living: list[Process] = []
         self._alive: set[str] = set()
@@ -47,16 +47,16 @@ class World:
         self._acted: Counter[str] = Counter()
         self._clock = virtual_clock(self.random, coarse=plan.coarse)
         self._memory = MemoryLedger()
-        self._steps = Steps(plan, self.breach)
+        self._steps = TransactionChecks(plan, self.report_violation)
         (folder / "work").mkdir()
         (folder / "agents").mkdir()
         for name in AGENTS:
-            text = f"---\nname: {name}\ndescription: Helps.\n{FRONT}---\nYou help.\n"
+            text = f"---\nname: {name}\ndescription: Helps.\n{FRONT_MATTER}---\nYou help.\n"
             (folder / "agents" / f"{name}.md").write_text(text)
 
-    def breach(self, what: str) -> None:
-        self.note(f"BREACH {what}")
-        self.breaches.append(what)
+    def report_violation(self, what: str) -> None:
+        self.note(f"VIOLATION {what}")
+        self.violations.append(what)
 
     def note(self, what: str) -> None:
         self.trace.append(f"{asyncio.get_running_loop().time():10.4f} {what}")
@@ -67,7 +67,7 @@ class World:
         self._count += 1
         name = f"process-{self._count}"
         self._alive.add(name)
-        life = Life(self.random, self.plan.shake)
+        life = ProcessLife(self.random, self.plan.shake)
         plan = self.plan
         process = Process(
             name,
@@ -76,7 +76,7 @@ class World:
             ledger=self._ledger(),
             check=self._steps.check,
             clock=self._clock,
-            provider=RandomModel(plan, self.random, life, self.breach),
+            provider=RandomModel(plan, self.random, life, self.report_violation),
             tools=tools_for(self.random, life, self._has_acted),
             limits=Limits(
                 max_live=plan.max_live,
@@ -88,14 +88,14 @@ class World:
             alive=lambda owner: owner in self._alive,
         )
         self.living.append(process)
-        self.note(f"{name} start_session")
+        self.note(f"{name} starts")
         return process
 
     def any(self) -> Process:
         return self.random.choice(self.living) if self.living else self.open()
 
     async def kill(self, process: Process) -> None:
-        """Dead before anybody sees that it is: what it was doing stops first."""
+        """Kill a process; it counts as alive until its tasks have stopped."""
         if process not in self.living:
             return
         self.note(f"{process.name} is killed")
@@ -113,21 +113,21 @@ class World:
 
     def _record_crashes(self, process: Process) -> None:
         for error in process.crashes:
-            self.breach(f"a run crashed: {error!r}")
+            self.report_violation(f"a run crashed: {error!r}")
 
     def _ledger(self) -> Ledger:
         if not self.plan.sqlite:
             return self._memory
         ledger = SqliteLedger(self.folder / "ledger.db")
-        ledger._writer_thread = InlineWriterThread()  # pyright: ignore[reportPrivateUsage]  (there is no other way in)
+        ledger._writer_thread = InlineWriterThread()  # pyright: ignore[reportPrivateUsage]  (there is no public way to replace it)
         return ledger
 
     def _has_acted(self, call: str) -> None:
         self._acted[call] += 1
         if self._acted[call] > 1:
-            self.breach(f"call {call} acted {self._acted[call]} times")
+            self.report_violation(f"call {call} executed {self._acted[call]} times")
 
-    # what a person does
+    # actions of the user
 
     async def pause(self) -> None:
         if self.random.random() < 0.6:
@@ -136,19 +136,19 @@ class World:
         else:
             await asyncio.sleep(self.random.choice((0.01, 0.3, 1.0, 4.0)))
 
-    async def move(self) -> None:
-        """One thing a person does; that it cannot be done, or that the process dies meanwhile, is no harm."""
-        moves: list[Callable[[Process], Coroutine[Any, Any, object]]] = [
+    async def act_as_user(self) -> None:
+        """Perform one action of the user; a refusal or the death of the process is no violation."""
+        actions: list[Callable[[Process], Coroutine[Any, Any, object]]] = [
             *(self._send, self._send, self._cancel, self._cancel, self._cancel),
             *(self._delete, self._detach, self._detach, self._resume),
         ]
         if self.plan.asks:
-            moves += [self._answer] * 8
-        await self._safely(self.random.choice(moves))
+            actions += [self._answer] * 8
+        await self._safely(self.random.choice(actions))
 
     async def start_session(self) -> None:
         async def create_and_send(process: Process) -> None:
-            session = await create_session("main", process.root, process.ports)
+            session = await create_session("main", process.root, process.context)
             await self._send_task(session, process)
 
         await self._safely(create_and_send)
@@ -156,20 +156,20 @@ class World:
     async def resume(self) -> None:
         await self._safely(self._resume)
 
-    async def _safely(self, move: Callable[[Process], Coroutine[Any, Any, object]]) -> None:
+    async def _safely(self, action: Callable[[Process], Coroutine[Any, Any, object]]) -> None:
         process = self.any()
         try:
-            await process.run_user_action(move(process))
+            await process.run_user_action(action(process))
         except RetinueError as error:
             self.note(f"{type(error).__name__}: {error}")
 
     async def _send_task(self, session: Session, process: Process) -> None:
-        words = f"Do {self.random.randrange(10**9)}."
-        ask = RunRequest(
-            key=f"once:{self._clock.new_uuid()}", agent=session.agent, task=words, session=session.id
+        task = f"Do {self.random.randrange(10**9)}."
+        request = RunRequest(
+            key=f"once:{self._clock.new_uuid()}", agent=session.agent, task=task, session=session.id
         )
-        run = await create_run(ask, session, process.ports)
-        self.note(f"a person asks {run.agent} for {run.id} in {session.slug}")
+        run = await create_run(request, session, process.context)
+        self.note(f"the user starts {run.id} of {run.agent} in {session.slug}")
 
     async def _send(self, process: Process) -> None:
         if run := await self._choose_run():
@@ -177,34 +177,34 @@ class World:
 
     async def _cancel(self, process: Process) -> None:
         if run := await self._choose_run(live=True):
-            self.note(f"a person cancels {run.id} ({run.status})")
-            await run_control.cancel_run(run.id, process.ports, is_alive=process.ports.owners.is_alive)
+            self.note(f"the user cancels {run.id} ({run.status})")
+            await run_control.cancel_run(run.id, process.context, is_alive=process.context.owners.is_alive)
             self.note(f"{run.id} is cancelled")
 
     async def _delete(self, process: Process) -> None:
         if run := await self._choose_run():
             session = await process.sessions.delete(run.session_id)
-            self.note(f"a person deleted {session.slug}")
+            self.note(f"the user deleted {session.slug}")
 
     async def _detach(self, process: Process) -> None:
         if run := await self._choose_run(awaited=True):
-            self.note(f"a person detaches {run.id}")
-            await run_control.detach_run(run.id, process.ports)
+            self.note(f"the user detaches {run.id}")
+            await run_control.detach_run(run.id, process.context)
 
     async def _resume(self, process: Process) -> None:
         for run in await process.resume():
-            self.note(f"a person resume {run.id} ({run.status})")
+            self.note(f"the user resumes {run.id} ({run.status})")
 
     async def _answer(self, process: Process) -> None:
-        asked = [each for each in await self.approvals() if each.state is ApprovalState.PENDING]
-        if asked:
-            chosen, said = (
-                self.random.choice(asked),
+        pending = [each for each in await self.approvals() if each.state is ApprovalState.PENDING]
+        if pending:
+            approval, answer = (
+                self.random.choice(pending),
                 self.random.choice((Answer.ALLOW, Answer.ALLOW, Answer.DENY)),
             )
-            self.note(f"a person says {said} to {chosen.tool} of {chosen.run}")
+            self.note(f"the user answers {answer} to {approval.tool} of {approval.run}")
             await run_control.answer_approval(
-                chosen.id, said, process.ports, by="person", is_alive=process.ports.owners.is_alive
+                approval.id, answer, process.context, by="person", is_alive=process.context.owners.is_alive
             )
 
     async def _choose_run(self, *, live: bool = False, awaited: bool = False) -> Run | None:
@@ -215,7 +215,7 @@ class World:
         ]
         return self.random.choice(found) if found else None
 
-    # what there is
+    # the state
 
     async def runs(self) -> list[Run]:
         return sorted(await self._read_ledger(lambda tx: tx.find_runs()), key=lambda run: run.id)
@@ -228,29 +228,33 @@ class World:
         return await process.inner.read(step)
 
     async def settle(self) -> None:
-        """Whoever is left takes up what others left behind, and answers what is asked, until nothing goes on."""
-        leaves = self.random.random() < 0.2
-        until = asyncio.get_running_loop().time() + LONGEST
-        calm = 0
-        while calm < 3:
+        """Resume interrupted runs and answer approvals until nothing runs any more."""
+        leaves_approvals_open = self.random.random() < 0.2
+        deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+        idle_rounds = 0
+        while idle_rounds < 3:
             await self.resume()
-            if not leaves and any(each.state is ApprovalState.PENDING for each in await self.approvals()):
+            if not leaves_approvals_open and any(
+                each.state is ApprovalState.PENDING for each in await self.approvals()
+            ):
                 await self._safely(self._answer)
             await asyncio.sleep(0.6)
             busy = [
                 run
                 for run in await self.runs()
-                if run.status in MOVING and not await self._is_behind_waiting_run(run)
+                if run.status in ACTIVE and not await self._is_behind_waiting_run(run)
             ]
-            asked = not leaves and any(each.state is ApprovalState.PENDING for each in await self.approvals())
-            calm = 0 if busy or asked else calm + 1
-            if asyncio.get_running_loop().time() > until:
+            has_open_approvals = not leaves_approvals_open and any(
+                each.state is ApprovalState.PENDING for each in await self.approvals()
+            )
+            idle_rounds = 0 if busy or has_open_approvals else idle_rounds + 1
+            if asyncio.get_running_loop().time() > deadline:
                 names = ", ".join(f"{run.id} {run.status} of {run.owner_id or 'nobody'}" for run in busy)
-                self.breach(f"it never gets quiet: {names}")
+                self.report_violation(f"runs never end: {names}")
                 return
 
     async def _is_behind_waiting_run(self, run: Run) -> bool:
-        """Whether it stands in the queue behind one of its conversation that waits for a person."""
+        """Return whether a run is queued behind one of its session that waits for a person."""
         return run.status is Status.QUEUED and any(
             each.status is Status.WAITING
             and not each.waits_between_turns
@@ -258,21 +262,21 @@ class World:
             for each in await self.runs()
         )
 
-    async def quiet(self) -> Quiet:
+    async def final_state(self) -> FinalState:
         runs = await self.runs()
         reader = self.any().store
-        talks: dict[str, list[Entry]] = {}
+        conversations: dict[str, list[Entry]] = {}
         for run in runs:
-            if run.session_id not in talks and Path(run.transcript_path).exists():
+            if run.session_id not in conversations and Path(run.transcript_path).exists():
                 entries, problems = await reader.read_entries(await reader.find(run.transcript_path))
                 for problem in problems:
-                    self.breach(f"{run.transcript_path}: {problem}")
-                talks[run.session_id] = entries
-        return Quiet(
+                    self.report_violation(f"{run.transcript_path}: {problem}")
+                conversations[run.session_id] = entries
+        return FinalState(
             runs={run.id: run for run in runs},
             deliveries=await self._read_ledger(lambda tx: tx.find_deliveries()),
             approvals=await self.approvals(),
-            talks=talks,
+            conversations=conversations,
             killed=self._killed,
         )
 
