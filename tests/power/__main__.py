@@ -1,4 +1,4 @@
-"""Lets the power fail at every moment of a short life, and says what was promised and is not there."""
+"""Simulate a power failure at every moment of a run, and print what was acknowledged and is missing."""
 
 # ruff: noqa: T201
 
@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from disk import WAYS, State, state
+from disk import MODES, State, make_state
 from life import Life
-from record import Log, Sync, Word
+from record import Log, Sync, VisibleEffect
 
 
 def main() -> int:
@@ -27,28 +27,28 @@ def main() -> int:
 
 
 async def _run_simulation(root: Path, options: argparse.Namespace) -> int:
-    began, failed = time.monotonic(), 0
+    started_at, failed = time.monotonic(), 0
     life = Life(root / "ground")
     async with life.server:
         await life.run_once()
-        found = list(_states(life, options.seeds, options.seed))
-        failed += sum(_report_violations(each, life.promised.violations(each)) for each in found)
-        chosen = found
+        all_states = list(_all_states(life, options.seeds, options.seed))
+        failed += sum(_report_violations(each, life.guarantees.violations(each)) for each in all_states)
+        chosen = all_states
         if options.states >= 0:
-            chosen = random.Random(options.seed).sample(found, min(options.states, len(found)))
+            chosen = random.Random(options.seed).sample(all_states, min(options.states, len(all_states)))
         for number, each in enumerate(chosen):
             violations = await life.resume_from(each)
             failed += _report_violations(each, violations)
             if violations and options.keep:
-                kept = options.keep / f"{each.point} {each.way}"
-                kept.mkdir(parents=True)
-                each.write_to(kept)
-                shutil.copytree(life.root, kept / "after", symlinks=True)
+                folder = options.keep / f"{each.point} {each.mode}"
+                folder.mkdir(parents=True)
+                each.write_to(folder)
+                shutil.copytree(life.root, folder / "after", symlinks=True)
             if not (number + 1) % 50:
                 print(f"{number + 1} of {len(chosen)} states, {failed} failed", file=sys.stderr, flush=True)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - started_at
     print(
-        f"{len(chosen)} of {len(found)} states after {len(life.log.changes)} changes, {failed} failed, {seconds:.1f} s"
+        f"{len(chosen)} of {len(all_states)} states after {len(life.log.changes)} changes, {failed} failed, {seconds:.1f} s"
     )
     return 1 if failed else 0
 
@@ -59,30 +59,32 @@ def _report_violations(each: State, violations: Sequence[str]) -> bool:
     return bool(violations)
 
 
-def _states(life: Life, seeds: int, seed: int) -> Iterator[State]:
-    """Right after each sync and each word to the world, when least is left; and right before, when most can be lost. Of
-    those that hold the same only the last is looked at: more was promised by then."""
-    found: dict[str, State] = {}
+def _all_states(life: Life, seeds: int, seed: int) -> Iterator[State]:
+    """Yield the states right after each sync and each visible effect, and right before, when most can be lost.
+
+    Of equal states only the last one is used, because most was acknowledged by then.
+    """
+    all_states: dict[str, State] = {}
     for point in _points(life.log):
-        for way in (*WAYS, *(f"seed {seed}.{point}.{number}" for number in range(seeds))):
-            each = state(life.log, point, way)
-            found[each.digest] = each
-    yield from found.values()
+        for mode in (*MODES, *(f"seed {seed}.{point}.{number}" for number in range(seeds))):
+            each = make_state(life.log, point, mode)
+            all_states[each.digest] = each
+    yield from all_states.values()
 
 
 def _points(log: Log) -> list[int]:
-    marks = [number for number, change in enumerate(log.changes) if isinstance(change, Sync | Word)]
+    marks = [number for number, change in enumerate(log.changes) if isinstance(change, Sync | VisibleEffect)]
     return sorted({0, len(log.changes), *marks, *(number + 1 for number in marks)})
 
 
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/power", description=__doc__)
     parser.add_argument(
-        "--states", type=int, default=-1, help="open so many, chosen by chance, instead of all"
+        "--states", type=int, default=-1, help="number of randomly chosen states to open, instead of all"
     )
-    parser.add_argument("--seeds", type=int, default=3, help="of each moment, so many states made by chance")
+    parser.add_argument("--seeds", type=int, default=3, help="number of random states per moment")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, help="keep what broke a promise here")
+    parser.add_argument("--keep", type=Path, help="copy states that violate a guarantee to this folder")
     return parser.parse_args()
 
 

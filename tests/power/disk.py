@@ -1,4 +1,4 @@
-"""What a disk may hold when the power fails: all that was synced, and of the rest anything."""
+"""Possible disk states after a power failure: everything synced, and any part of the rest."""
 
 import hashlib
 import random
@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from record import ROOT, Change, Cut, Data, Log, Names, Sync, put, resize
+from record import ROOT, Change, Log, NameChange, Resize, Sync, WriteData, resize, write_at
 
 SECTOR = 512
-Chosen = Callable[[int, Change], Change | None]
-"""What became of a change that was not synced: all of it, a part, or nothing."""
+ChooseChange = Callable[[int, Change], Change | None]
+"""Chooses what remains of an unsynced change: all of it, a part, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The files of a home after the power failed: text of files by path, targets of links, and folders."""
+    """The files, links and folders of a home after a power failure."""
 
     point: int
-    """How many changes had been made."""
-    way: str
-    """How it was chosen what is left of those that were not synced."""
+    """Number of changes made before the power failure."""
+    mode: str
+    """How the remaining part of the unsynced changes was chosen."""
     files: Mapping[str, bytes]
     links: Mapping[str, str]
     folders: Sequence[str]
 
     def __str__(self) -> str:
-        return f"after change {self.point}, {self.way}"
+        return f"after change {self.point}, {self.mode}"
 
     @property
     def digest(self) -> str:
@@ -44,69 +44,76 @@ class State:
             (root / name).symlink_to(target)
 
 
-WAYS = ("lost", "kept", "empty", "zeros")
+MODES = ("lost", "kept", "empty", "zeros")
 
 
-def state(log: Log, point: int, way: str) -> State:
-    """`lost`: nothing that was not synced is there; `kept`: all of it; `empty`: names, and nothing in the files; `zeros`:
-    names and sizes. Any other word is a seed."""
+def make_state(log: Log, point: int, mode: str) -> State:
+    """Return the disk state after the first `point` changes.
+
+    Args:
+        mode: What remains of unsynced changes. `lost`: nothing; `kept`: everything; `empty`: names without content;
+            `zeros`: names and sizes. Any other value is a seed.
+    """
     changes = log.changes[:point]
-    safe = _synced_changes(changes)
-    pick = _chooser(way, changes)
-    left: list[Change] = []
+    synced = _synced_changes(changes)
+    pick = _chooser(mode, changes)
+    remaining: list[Change] = []
     for number, change in enumerate(changes):
-        kept = change if number in safe else pick(number, change)
+        kept = change if number in synced else pick(number, change)
         if kept is not None:
-            left.append(kept)
-    return _build_state(log, left, point, way)
+            remaining.append(kept)
+    return _build_state(log, remaining, point, mode)
 
 
 def _synced_changes(changes: Sequence[Change]) -> set[int]:
-    since: dict[int, int] = {}
+    synced_until: dict[int, int] = {}
     for change in changes:
         if isinstance(change, Sync):
-            since[change.inode] = max(change.since, since.get(change.inode, 0))
+            synced_until[change.inode] = max(change.since, synced_until.get(change.inode, 0))
     return {
         number
         for number, change in enumerate(changes)
-        if any(number < since.get(inode, 0) for inode in _changed_inodes(change))
+        if any(number < synced_until.get(inode, 0) for inode in _changed_inodes(change))
     }
 
 
 def _changed_inodes(change: Change) -> Iterator[int]:
-    if isinstance(change, Data | Cut):
+    if isinstance(change, WriteData | Resize):
         yield change.inode
-    elif isinstance(change, Names):
+    elif isinstance(change, NameChange):
         yield from (folder for folder, _, _ in change.names)
 
 
-def _chooser(way: str, changes: Sequence[Change]) -> Chosen:
-    match way:
+def _chooser(mode: str, changes: Sequence[Change]) -> ChooseChange:
+    match mode:
         case "lost":
             return lambda _, __: None
         case "kept":
             return lambda _, change: change
         case "empty":
-            return lambda _, change: change if isinstance(change, Names) else None
+            return lambda _, change: change if isinstance(change, NameChange) else None
         case "zeros":
             return lambda _, change: (
-                replace(change, data=bytes(len(change.data))) if isinstance(change, Data) else change
+                replace(change, data=bytes(len(change.data))) if isinstance(change, WriteData) else change
             )
         case _:
-            return _random_chooser(random.Random(way), len(changes))
+            return _random_chooser(random.Random(mode), len(changes))
 
 
-def _random_chooser(rng: random.Random, count: int) -> Chosen:
-    """Names in the order in which they were given, as file systems with a journal keep them, or each for itself. Of each
-    file, how it fares is chosen once: its bytes in order up to somewhere, or sector by sector, or gone, or zeros."""
+def _random_chooser(rng: random.Random, count: int) -> ChooseChange:
+    """Choose at random which unsynced changes remain.
+
+    Name changes remain in order, as in a journal, or independently. The fate of each file is chosen once: its writes in
+    order up to a point, sector by sector, none, zeros or all.
+    """
     journal = rng.randint(0, count) if rng.random() < 0.5 else None
     fates: dict[int, tuple[str, int]] = {}
 
     def pick(number: int, change: Change) -> Change | None:
-        if isinstance(change, Names):
+        if isinstance(change, NameChange):
             kept = number < journal if journal is not None else rng.random() < 0.5
             return change if kept else None
-        if not isinstance(change, Data | Cut):
+        if not isinstance(change, WriteData | Resize):
             return change
         fate, until = fates.setdefault(
             change.inode,
@@ -120,12 +127,14 @@ def _random_chooser(rng: random.Random, count: int) -> Chosen:
     return pick
 
 
-def _apply_power_loss(change: Data | Cut, fate: str, rng: random.Random, *, kept: bool) -> Change | None:
+def _apply_power_loss(
+    change: WriteData | Resize, fate: str, rng: random.Random, *, kept: bool
+) -> Change | None:
     if fate == "all" or (fate == "ordered" and kept):
         return change
     if fate in ("gone", "ordered"):
         return None
-    if isinstance(change, Cut):
+    if isinstance(change, Resize):
         return change if rng.random() < 0.5 else None
     if fate == "zeros":
         return replace(change, data=bytes(len(change.data)))
@@ -137,26 +146,26 @@ def _apply_power_loss(change: Data | Cut, fate: str, rng: random.Random, *, kept
     return replace(change, data=bytes(data))
 
 
-def _build_state(log: Log, left: Sequence[Change], point: int, way: str) -> State:
+def _build_state(log: Log, remaining: Sequence[Change], point: int, mode: str) -> State:
     folders: dict[int, dict[str, int]] = {ROOT: {}}
     contents: dict[int, bytearray] = {}
-    for change in left:
-        if isinstance(change, Names):
+    for change in remaining:
+        if isinstance(change, NameChange):
             for folder, name, inode in change.names:
                 names = folders.setdefault(folder, {})
                 if inode is None:
                     names.pop(name, None)
                 else:
                     names[name] = inode
-        elif isinstance(change, Data):
-            put(contents.setdefault(change.inode, bytearray()), change.at, change.data)
-        elif isinstance(change, Cut):
+        elif isinstance(change, WriteData):
+            write_at(contents.setdefault(change.inode, bytearray()), change.at, change.data)
+        elif isinstance(change, Resize):
             resize(contents.setdefault(change.inode, bytearray()), change.size)
     found: dict[str, int] = {}
     _collect_paths(log, folders, ROOT, "", found)
     return State(
         point=point,
-        way=way,
+        mode=mode,
         files={path: bytes(contents.get(inode, b"")) for path, inode in found.items() if inode in log.files},
         links={path: log.links[inode] for path, inode in found.items() if inode in log.links},
         folders=[path for path, inode in found.items() if inode in log.folders],
@@ -164,9 +173,9 @@ def _build_state(log: Log, left: Sequence[Change], point: int, way: str) -> Stat
 
 
 def _collect_paths(
-    log: Log, folders: Mapping[int, Mapping[str, int]], folder: int, above: str, found: dict[str, int]
+    log: Log, folders: Mapping[int, Mapping[str, int]], folder: int, parent: str, found: dict[str, int]
 ) -> None:
     for name, inode in sorted(folders.get(folder, {}).items()):
-        found[f"{above}{name}"] = inode
+        found[f"{parent}{name}"] = inode
         if inode in log.folders:
-            _collect_paths(log, folders, inode, f"{above}{name}/", found)
+            _collect_paths(log, folders, inode, f"{parent}{name}/", found)

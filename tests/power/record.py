@@ -1,4 +1,4 @@
-"""What a process did to its files and told the world, as strace recorded it: a log of changes, syncs and words."""
+"""Record with strace what a process did to its files: a log of changes, syncs and visible effects."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ STRACE = (
     "strace", "-f", "-y", "-qq", "-s", "10000000", "--seccomp-bpf", "-e", f"trace={','.join(f'?{c}' for c in CALLS)}",
 )  # fmt: skip
 _LINE = re.compile(r"(\d+) +(\w+)\((.*)\) += (-?\d+|\?)(?:<(.*?)>(?:\(deleted\))?)?(?: .*)?", re.DOTALL)
-_BEGUN = re.compile(r"(\d+) +(\w+\(.*) <unfinished \.\.\.>", re.DOTALL)
-_OVER = re.compile(r"(\d+) +<\.\.\. \w+ resumed>(.*)", re.DOTALL)
+_UNFINISHED = re.compile(r"(\d+) +(\w+\(.*) <unfinished \.\.\.>", re.DOTALL)
+_RESUMED = re.compile(r"(\d+) +<\.\.\. \w+ resumed>(.*)", re.DOTALL)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_PLACE = re.compile(r"^(?:\d+|AT_FDCWD)<(.*?)>(?:\(deleted\))?")
+_PATH = re.compile(r"^(?:\d+|AT_FDCWD)<(.*?)>(?:\(deleted\))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
-    """Bytes put into a file."""
+class WriteData:
+    """Bytes written to a file."""
 
     inode: int
     at: int
@@ -30,46 +30,46 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """A file made shorter, or longer by zeros."""
+class Resize:
+    """A file truncated, or extended by zeros."""
 
     inode: int
     size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """Names given and taken in one step: in which folder, which name, and what it names from then on, if anything."""
+class NameChange:
+    """Names changed in one step: folder, name, and the new inode or None."""
 
     names: tuple[tuple[int, str, int | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """Everything that was done to this file or folder before `since` is on disk from here on."""
+    """Changes of this file or folder before `since` are on disk from now on."""
 
     inode: int
     since: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """Something that the world saw, and that cannot be taken back."""
+class VisibleEffect:
+    """An effect outside of the disk, which cannot be undone."""
 
     kind: str
-    """asked: a request to the model; effect: a tool's mark; said: an answer to the person."""
+    """request: a request to the model; effect: a side effect of a tool; output: text shown to the user."""
     text: bytes
 
 
-Change = Data | Cut | Names | Sync | Word
+Change = WriteData | Resize | NameChange | Sync | VisibleEffect
 ROOT = 0
 HOME = "home"
-"""What stands on the disk that fails, below a folder that was there before."""
+"""The folder on the failing disk, below a folder that existed before."""
 
 
 @dataclass(slots=True)
 class Log:
-    """The changes in their order, and what they leave when nothing is lost."""
+    """The changes in order, and the files as they are if nothing is lost."""
 
     root: str
     changes: list[Change] = field(default_factory=list[Change])
@@ -79,7 +79,7 @@ class Log:
     _last: int = ROOT
 
     def find(self, path: str) -> int | None:
-        """What a path names now."""
+        """Return the inode that a path names now."""
         inode: int | None = ROOT
         for name in self._names(path):
             inode = None if inode is None else self.folders.get(inode, {}).get(name)
@@ -102,30 +102,30 @@ class Log:
     def set_names(self, *names: tuple[str, int | None]) -> None:
         found: list[tuple[int, str, int | None]] = []
         for path, inode in names:
-            above, _, name = path.rpartition("/")
-            folder = ROOT if above == self.root else self.find(above)
-            assert folder is not None, f"{path} is named in a folder that nobody made"
+            parent, _, name = path.rpartition("/")
+            folder = ROOT if parent == self.root else self.find(parent)
+            assert folder is not None, f"{path} is in a folder that does not exist"
             found.append((folder, name, inode))
             if inode is None:
                 self.folders[folder].pop(name, None)
             else:
                 self.folders[folder][name] = inode
-        self.changes.append(Names(names=tuple(found)))
+        self.changes.append(NameChange(names=tuple(found)))
 
     def write(self, inode: int, data: bytes, at: int | None) -> None:
-        place = len(self.files[inode]) if at is None else at
-        self.changes.append(Data(inode=inode, at=place, data=data))
-        put(self.files[inode], place, data)
+        offset = len(self.files[inode]) if at is None else at
+        self.changes.append(WriteData(inode=inode, at=offset, data=data))
+        write_at(self.files[inode], offset, data)
 
     def cut(self, inode: int, size: int) -> None:
-        self.changes.append(Cut(inode=inode, size=size))
+        self.changes.append(Resize(inode=inode, size=size))
         resize(self.files[inode], size)
 
     def _names(self, path: str) -> Sequence[str]:
         return path.removeprefix(self.root).strip("/").split("/") if path != self.root else ()
 
 
-def put(file: bytearray, at: int, data: bytes) -> None:
+def write_at(file: bytearray, at: int, data: bytes) -> None:
     if len(file) < at:
         resize(file, at)
     file[at : at + len(data)] = data
@@ -137,39 +137,39 @@ def resize(file: bytearray, size: int) -> None:
 
 
 def add_trace(log: Log, trace: Path, effects: str) -> None:
-    """Adds what a trace tells of the folder that the log is about, and of what the world saw."""
-    began: dict[str, tuple[str, int]] = {}
+    """Add the changes in the log's folder and the visible effects from a trace."""
+    unfinished: dict[str, tuple[str, int]] = {}
     for line in trace.read_text("utf-8", "replace").split("\n"):
-        if begun := _BEGUN.fullmatch(line):
-            began[begun[1]] = (begun[2], len(log.changes))
+        if started := _UNFINISHED.fullmatch(line):
+            unfinished[started[1]] = (started[2], len(log.changes))
             continue
         since = len(log.changes)
-        whole = line
-        if over := _OVER.fullmatch(line):
-            before, since = began.pop(over[1])
-            whole = f"{over[1]} {before}{over[2]}"
-        if (call := _LINE.fullmatch(whole)) and not call[4].startswith(("-", "?")):
+        joined = line
+        if resumed := _RESUMED.fullmatch(line):
+            before, since = unfinished.pop(resumed[1])
+            joined = f"{resumed[1]} {before}{resumed[2]}"
+        if (call := _LINE.fullmatch(joined)) and not call[4].startswith(("-", "?")):
             _add_call(log, call, since, effects)
 
 
 def _add_call(log: Log, call: re.Match[str], since: int, effects: str) -> None:
     name, args, result = call[2], call[3], call[5] or ""
     texts = [_bytes(text) for text in _TEXT.findall(args)]
-    place = found[1] if (found := _PLACE.match(args)) else ""
+    path = found[1] if (found := _PATH.match(args)) else ""
     if name == "sendto":
         if texts and texts[0].startswith(b"POST "):
-            log.changes.append(Word(kind="asked", text=texts[0]))
-    elif name == "write" and (place == effects or args.startswith("1<")):
-        log.changes.append(Word(kind="effect" if place == effects else "said", text=texts[0]))
+            log.changes.append(VisibleEffect(kind="request", text=texts[0]))
+    elif name == "write" and (path == effects or args.startswith("1<")):
+        log.changes.append(VisibleEffect(kind="effect" if path == effects else "output", text=texts[0]))
     elif name in ("fsync", "fdatasync"):
-        if log.has(place) and (inode := log.find(place)) is not None:
+        if log.has(path) and (inode := log.find(path)) is not None:
             log.changes.append(Sync(inode=inode, since=since))
-        elif place == log.root:
+        elif path == log.root:
             log.changes.append(Sync(inode=ROOT, since=since))
     elif name.startswith(("open", "creat")):
         _add_open(log, args, result)
     elif name in ("write", "pwrite64", "ftruncate"):
-        if log.has(place) and (inode := log.find(place)) is not None:
+        if log.has(path) and (inode := log.find(path)) is not None:
             _add_write(log, name, inode, args, texts)
     else:
         _add_name_change(log, name, list(_paths(args)), texts)
@@ -180,7 +180,7 @@ def _add_open(log: Log, args: str, path: str) -> None:
         return
     inode = log.find(path)
     if inode is None:
-        assert "O_CREAT" in args, f"{path} was opened, and nobody made it"
+        assert "O_CREAT" in args, f"{path} was opened but does not exist"
         log.create(path)
     elif "O_TRUNC" in args and log.files[inode]:
         log.cut(inode, 0)
@@ -209,18 +209,18 @@ def _add_name_change(log: Log, name: str, paths: Sequence[str], texts: Sequence[
         case "rename":
             log.set_names((paths[0], None), (paths[1], log.find(paths[0])))
         case _:
-            raise AssertionError(f"{name} is not understood: {paths}")
+            raise AssertionError(f"unknown system call {name}: {paths}")
 
 
 def _paths(args: str) -> Iterator[str]:
-    """The paths of a call, each below the folder whose descriptor stands before it."""
-    above = ""
+    """Yield the paths of a call, each relative to the folder descriptor before it."""
+    parent = ""
     for part in re.findall(r'(?:\d+|AT_FDCWD)<[^>]*>|"(?:[^"\\]|\\.)*"', args):
         if part[0] != '"':
-            above = part.partition("<")[2][:-1]
+            parent = part.partition("<")[2][:-1]
         else:
             text = _bytes(part[1:-1]).decode("utf-8", "surrogateescape")
-            yield text if text.startswith("/") else f"{above}/{text}"
+            yield text if text.startswith("/") else f"{parent}/{text}"
 
 
 def _bytes(text: str) -> bytes:
