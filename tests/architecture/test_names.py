@@ -141,11 +141,13 @@ def test_each_bad_name_is_reported_with_its_file_and_line():
 
 def test_no_function_in_tests_is_named_with_a_bare_participle():
     tests = [(path, tree) for path, tree in suspicious_modules() if path.startswith("tests/")]
-    assert [place for path, tree in tests for place in bare_participles(path, tree)] == []
+    found = [place for path, tree in tests for place in bare_participles(path, tree)]
+    assert not found, "\n".join(found)
 
 
 def test_no_name_contains_a_word_of_the_old_vocabulary():
-    assert [place for path, tree in suspicious_modules() for place in names_with_old_words(path, tree)] == []
+    found = [place for path, tree in suspicious_modules() for place in names_with_old_words(path, tree)]
+    assert not found, "\n".join(found)
 
 
 def test_most_functions_of_a_module_have_more_than_one_word():
