@@ -1,4 +1,4 @@
-"""One user: a home, a configuration, the command and `retinue.open()`, with model servers on loopback."""
+"""The machine of one user: a home, a configuration, commands and `retinue.open()`, with model servers on loopback."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ class UserMachine:
         return Path(self.env["RETINUE_CONFIG"]) / "agents"
 
     def write_agent(self, name: str, front: str = "", body: str = "You help.") -> Path:
-        """A definition in the user's folder."""
+        """Write a definition to the user's folder of agents."""
         self.agents.mkdir(exist_ok=True)
         path = self.agents / f"{name}.md"
         path.write_text(f"---\nname: {name}\n{front}---\n\n{body}\n")
@@ -53,7 +53,7 @@ class UserMachine:
 
     @asynccontextmanager
     async def serve_models(self, script: Script) -> AsyncGenerator[FakeModelServer]:
-        """Both providers' models, played."""
+        """Serve scripted models for both providers."""
         async with FakeModelServer(script) as server:
             self.env |= {
                 "OPENAI_BASE_URL": server.url,
@@ -69,14 +69,14 @@ class UserMachine:
         return retinue.open(env=self.env, tools=tools, **more)
 
     async def __call__(self, *args: str, stdin: bytes = b"", **env: str) -> CommandResult:
-        """One command to its end."""
+        """Run a command to its end."""
         process = await self.start(*args, **env)
         out, err = await asyncio.wait_for(process.communicate(stdin), TIMEOUT_S)
         assert process.returncode is not None
         return CommandResult(code=process.returncode, out=out.decode(), err=err.decode())
 
     async def start(self, *args: str, **env: str) -> asyncio.subprocess.Process:
-        """A command that goes on beside the test."""
+        """Start a command that runs alongside the test."""
         return await start_process(
             [*RETINUE, *args],
             stdin=asyncio.subprocess.PIPE,
@@ -88,10 +88,10 @@ class UserMachine:
 
     @asynccontextmanager
     async def daemon(self) -> AsyncGenerator[asyncio.subprocess.Process]:
-        """A daemon of this home while this lasts, unless it is dead by then."""
+        """Run a daemon of this home, and kill it at the end unless it has ended."""
         process = await self.start("serve", "--port", "0")
         while await daemon_client.ping_daemon(self.home) is None:
-            assert process.returncode is None, "it ended at once"
+            assert process.returncode is None, "the daemon ended at once"
             await asyncio.sleep(0.02)
         yield process
         if process.returncode is None:
@@ -102,10 +102,10 @@ class UserMachine:
         await process.communicate()
 
     async def wait_for_requests(self, count: int) -> None:
-        """Waits until the models were asked so often."""
+        """Wait until the models have received this many requests."""
         assert self.server is not None
         async with asyncio.timeout(TIMEOUT_S):
-            while len(self.server.requests) < count:  # noqa: ASYNC110  (another process asks: nothing to wait on)
+            while len(self.server.requests) < count:  # noqa: ASYNC110  (another process sends them: nothing to wait on)
                 await asyncio.sleep(0.01)
 
     async def wait_for_live_runs(self, *statuses: str) -> list[dict[str, Any]]:
@@ -131,8 +131,10 @@ class UserMachine:
             await asyncio.sleep(0.1)
 
     def read_files(self) -> dict[str, bytes]:
-        """Every file of the user's, to see that nothing was touched; the ledger, the logs and when leftovers were last
-        swept change by themselves."""
+        """Return all files of the user, to check that none changed.
+
+        The ledger, the logs and the time of the last sweep are left out, because they change by themselves.
+        """
         roots = (self.sessions, self.agents, self.folder)
         paths = [
             path for root in roots for path in root.rglob("*") if path.is_file() and path.name != ".swept"
@@ -141,36 +143,36 @@ class UserMachine:
 
     @staticmethod
     def system_prompt(request: CapturedRequest) -> str:
-        """The system prompt of a request, whichever provider it was for."""
+        """Return the system prompt of a request to either provider."""
         if "system" in request.body:
-            said = request.body["system"]
-            return said if isinstance(said, str) else "".join(block["text"] for block in said)
+            content = request.body["system"]
+            return content if isinstance(content, str) else "".join(block["text"] for block in content)
         first = request.messages[0]
         assert first["role"] in ("system", "developer")
         return first["content"]
 
     @staticmethod
     def tool_names(request: CapturedRequest) -> list[str]:
-        """The names of the tools that a request offers."""
-        offered = request.body.get("tools", [])
-        return sorted(each["function"]["name"] if "function" in each else each["name"] for each in offered)
+        """Return the names of the tools in a request."""
+        tools = request.body.get("tools", [])
+        return sorted(each["function"]["name"] if "function" in each else each["name"] for each in tools)
 
     @staticmethod
     def tool_results(request: CapturedRequest) -> list[str]:
-        """The tool results in a request to an OpenAI model."""
+        """Return the tool results in a request to an OpenAI model."""
         return [message["content"] for message in request.messages if message["role"] == "tool"]
 
     @staticmethod
     def request_texts(request: CapturedRequest) -> list[str]:
-        """What a request says of the conversation, in order: texts, calls as JSON, results."""
-        found: list[str] = []
+        """Return the conversation in a request in order: texts, calls as JSON, results."""
+        texts: list[str] = []
         for message in request.messages:
-            said: Any = message.get("content") or ""
-            called: list[Any] = message.get("tool_calls") or []
+            content: Any = message.get("content") or ""
+            calls: list[Any] = message.get("tool_calls") or []
             if message["role"] not in ("system", "developer"):
-                found += [said] if isinstance(said, str) else map(_block, said)
-                found += [call["function"]["arguments"] for call in called]
-        return [text for text in found if text]
+                texts += [content] if isinstance(content, str) else map(_block, content)
+                texts += [call["function"]["arguments"] for call in calls]
+        return [text for text in texts if text]
 
 
 async def wait_until(condition: Callable[[], object]) -> None:
@@ -189,5 +191,5 @@ async def spawn_and_wait(
 
 
 def _block(block: Any) -> str:
-    """A block of a message in Anthropic's shape."""
+    """Return the text of a block of an Anthropic message."""
     return str(block.get("text") or block.get("content") or json.dumps(block.get("input")))

@@ -1,7 +1,8 @@
-"""A process that has loaded all that a command may need, and makes commands of itself for whoever asks.
+"""A process that has imported everything a command may need, and forks itself for each command.
 
-What it makes is a process like any other: a child of the one who asks, with a number, a session and signals of its own.
-Only the loading was done before. It is asked over the socket whose number is its argument, and ends with the other end."""
+Each fork is a normal child of the process that requests it, with its own pid, session and signals; only the imports are
+done already. Requests arrive on the socket whose descriptor is the argument; the process ends when it is closed.
+"""
 
 import atexit
 import ctypes
@@ -29,89 +30,85 @@ from typing import Any
 import retinue
 
 CLONE = {"x86_64": 56, "aarch64": 220}
-"""The kernel's number for making a process, by machine: where there is none, commands are started as ever."""
-CHILD_OF_MY_PARENT = 0x8000
-KNOWS_ITS_NUMBER = 0x01000000 | 0x00200000
-WHERE_THE_NUMBER_STANDS = 40
-SIZE = struct.Struct("!Q")
-MOST_STREAMS = 8
+"""The number of the system call `clone` by machine; on other machines commands are started cold."""
+CLONE_PARENT = 0x8000
+SET_CHILD_TID_FLAGS = 0x01000000 | 0x00200000
+PR_GET_TID_ADDRESS = 40
+LENGTH = struct.Struct("!Q")
+MAX_STREAMS = 8
 LATE_IMPORTS = (
     "aiohttp.connector", "asyncio.subprocess", "concurrent.futures.thread", "encodings.idna", "http.cookies",
     "uvicorn.lifespan.off", "uvicorn.loops.asyncio", "uvicorn.protocols.http.httptools_impl",
 )  # fmt: skip
-"""What other packages load only when it is used."""
+"""Modules that other packages import only on first use."""
 
-_libc = ctypes.PyDLL(
-    None
-)  # as part of the interpreter: nothing else of it may run between the halves of a fork
+_libc = ctypes.PyDLL(None)  # PyDLL keeps the GIL: no other Python code may run during a fork
 _libc.syscall.restype = ctypes.c_long
 
 
 def load() -> None:
-    """Everything of ours but the program itself. Nothing is begun by it: a fork takes only one thread along."""
+    """Import all modules of the package except programs. It must start no thread, because a fork copies only one."""
     found = [each.name for each in pkgutil.walk_packages(retinue.__path__, "retinue.")]
     for name in (*found, *LATE_IMPORTS):
         if not name.endswith("__main__"):
-            with suppress(
-                Exception
-            ):  # whoever needs what cannot be loaded hears of it, as ever, and nobody else
+            with suppress(Exception):  # the command that needs the module will report the error
                 importlib.import_module(name)
     assert len([*Path("/proc/self/task").iterdir()]) == 1, threading.enumerate()
     gc.collect()
     gc.freeze()
 
 
-def receive_request(line: socket.socket) -> dict[str, Any]:
-    """Answers in each process that is made, with what it is to be. This one makes the next, until nobody asks."""
-    number = ctypes.c_void_p()
-    _libc.prctl(WHERE_THE_NUMBER_STANDS, ctypes.byref(number))
+def receive_request(connection: socket.socket) -> dict[str, Any]:
+    """Fork for each request; return the request in the forked process, and never in this one."""
+    tid_address = ctypes.c_void_p()
+    _libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(tid_address))
     while True:
-        head, fds, _, _ = socket.recv_fds(line, SIZE.size, MOST_STREAMS)
+        head, fds, _, _ = socket.recv_fds(connection, LENGTH.size, MAX_STREAMS)
         if not head:
             sys.exit()
-        left, pieces = SIZE.unpack(head)[0], list[bytes]()
-        while left and (piece := line.recv(left)):
+        remaining, pieces = LENGTH.unpack(head)[0], list[bytes]()
+        while remaining and (piece := connection.recv(remaining)):
             pieces.append(piece)
-            left -= len(piece)
-        if _fork_sibling(number.value or 0):
-            line.detach()
+            remaining -= len(piece)
+        if _fork_sibling(tid_address.value or 0):
+            connection.detach()
             return json.loads(b"".join(pieces)) | {"fds": fds}
         for fd in fds:
             os.close(fd)
 
 
-def _fork_sibling(number: int) -> bool:
-    """As os.fork, and whether this is the new process; but that one is a child of our parent, who can wait for it."""
-    flags = CHILD_OF_MY_PARENT | signal.SIGCHLD | (KNOWS_ITS_NUMBER if number else 0)
-    where = (number, 0) if platform.machine() == "x86_64" else (0, number)
-    words = [ctypes.c_long(each) for each in (CLONE[platform.machine()], flags, 0, 0, *where)]
+def _fork_sibling(tid_address: int) -> bool:
+    """Fork like os.fork, but as a child of this process's parent, which can wait for it; return True in the new process."""
+    flags = CLONE_PARENT | signal.SIGCHLD | (SET_CHILD_TID_FLAGS if tid_address else 0)
+    tid_arguments = (tid_address, 0) if platform.machine() == "x86_64" else (0, tid_address)
+    c_arguments = [ctypes.c_long(each) for each in (CLONE[platform.machine()], flags, 0, 0, *tid_arguments)]
     ctypes.pythonapi.PyOS_BeforeFork()
-    made = _libc.syscall(*words)
-    if made == 0:
+    pid = _libc.syscall(*c_arguments)
+    if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
     else:
         ctypes.pythonapi.PyOS_AfterFork_Parent()
-    return made == 0
+    return pid == 0
 
 
-def become_process(wish: dict[str, Any]) -> None:
-    """All that stands between a fork and the first line of a program."""
-    told, *streams = wish["fds"]
-    if wish["session"]:
+def become_process(request: dict[str, Any]) -> None:
+    """Prepare a forked process for its program: streams, session, environment and folder."""
+    pid_pipe, *streams = request["fds"]
+    if request["session"]:
         os.setsid()
     for target, fd in enumerate(streams):
         os.dup2(fd, target)
-    if wish["terminal"]:
+    if request["terminal"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    if wish["umask"] >= 0:
-        os.umask(wish["umask"])
-    os.chdir(wish["cwd"])
-    os.write(told, SIZE.pack(os.getpid()))
+    if request["umask"] >= 0:
+        os.umask(request["umask"])
+    os.chdir(request["cwd"])
+    os.write(pid_pipe, LENGTH.pack(os.getpid()))
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    # Without a locale the interpreter chooses one when it starts, and says so in its environment.
+    # Without a locale the interpreter chooses one at its start, and sets it in its environment.
     chosen = {name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ}
     os.environ.clear()
-    os.environ.update(chosen | wish["env"])
+    os.environ.update(chosen | request["env"])
     time.tzset()
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         stream = _stream(fd, name, getattr(sys, name))
@@ -120,32 +117,34 @@ def become_process(wish: dict[str, Any]) -> None:
 
 
 def _stream(fd: int, name: str, old: Any) -> Any:
-    """As the interpreter makes them when it starts."""
+    """Create a standard stream like the interpreter does at its start."""
     raw: Any = io.FileIO(fd, "wb" if fd else "rb", closefd=False)
-    lines = fd == 2 or raw.isatty()
+    line_buffered = fd == 2 or raw.isatty()
     raw.name = f"<{name}>"
     binary = (io.BufferedWriter if fd else io.BufferedReader)(raw)
-    stream: Any = io.TextIOWrapper(binary, old.encoding, old.errors, newline="\n", line_buffering=lines)
+    stream: Any = io.TextIOWrapper(
+        binary, old.encoding, old.errors, newline="\n", line_buffering=line_buffered
+    )
     stream.mode = "w" if fd else "r"
     return stream
 
 
-def run(words: list[str]) -> None:
-    """`-m MODULE …` or `-c CODE …`, as the interpreter takes them."""
-    how, what, *arguments = words
-    added = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    sys.path[:1] = ["" if how == "-c" else str(Path.cwd()), *map(os.path.abspath, added)]
-    sys.argv[:] = [how, *arguments]
-    sys.orig_argv[1:] = words
-    if how == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
+def run(command_line: list[str]) -> None:
+    """Run `-m MODULE …` or `-c CODE …` like the interpreter."""
+    option, target, *arguments = command_line
+    paths = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    sys.path[:1] = ["" if option == "-c" else str(Path.cwd()), *map(os.path.abspath, paths)]
+    sys.argv[:] = [option, *arguments]
+    sys.orig_argv[1:] = command_line
+    if option == "-m":
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
     else:
         program = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(what, "<string>", "exec"), vars(program))
+        exec(compile(target, "<string>", "exec"), vars(program))
 
 
-def leave(code: object) -> None:
-    """As the interpreter ends, but for the taking apart of what was loaded before, which is most of the work."""
+def exit_process(code: object) -> None:
+    """Exit like the interpreter, but without tearing down the imported modules, which takes most of the time."""
     if code is not None and not isinstance(code, int):
         sys.stderr.write(f"{code}\n")
         code = 1
@@ -164,22 +163,23 @@ def leave(code: object) -> None:
 
 def main() -> None:
     load()
-    wish = receive_request(socket.socket(fileno=int(sys.argv[1])))
-    become_process(wish)
+    request = receive_request(socket.socket(fileno=int(sys.argv[1])))
+    become_process(request)
     code: object = 1
     try:
-        run(wish["words"])
+        run(request["arguments"])
         code = None
     except SystemExit as error:
         code = error.code
-    except BaseException as error:  # noqa: BLE001  (told as the interpreter tells it)
-        below = error.__traceback__ and error.__traceback__.tb_next  # nothing of this file is the program's
-        error = error.with_traceback(below and below.tb_next)
+    except BaseException as error:  # noqa: BLE001  (reported like the interpreter does)
+        # Leave out the frames of this file.
+        program_traceback = error.__traceback__ and error.__traceback__.tb_next
+        error = error.with_traceback(program_traceback and program_traceback.tb_next)
         sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
-    leave(code)
+    exit_process(code)
 
 
 if __name__ == "__main__":
