@@ -124,7 +124,7 @@ async def test_the_error_for_an_agent_without_replies_lists_the_known_agents(tmp
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
-        (b"{not json", "is not JSON"),
+        (b"{not json", "is not valid JSON"),
         (b'"text"', "must be a list"),
         (b"[1]", "invalid reply"),
         (b'[{"txt": "x"}]', "txt"),
