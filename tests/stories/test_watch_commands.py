@@ -17,7 +17,7 @@ WARNING_CALL = (
 
 
 def is_from_watcher(request: CapturedRequest) -> bool:
-    return "You sit beside somebody" in request.messages[0]["content"]
+    return "You watch the work of another agent" in request.messages[0]["content"]
 
 
 def last_user_message(request: CapturedRequest) -> str:

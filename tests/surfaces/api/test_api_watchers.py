@@ -18,7 +18,7 @@ WARNING_CALL = (
 
 def answer_as_pair(request: CapturedRequest) -> FakeResponse:
     """The pair agent warns once about each message that announces a rewrite."""
-    if "You sit beside somebody" not in request.messages[0]["content"]:
+    if "You watch the work of another agent" not in request.messages[0]["content"]:
         return text_reply("I rewrite it.")
     last = str(request.messages[-1]["content"])
     return tool_call_reply(WARNING_CALL) if "I rewrite it." in last else text_reply("ok")

@@ -99,7 +99,7 @@ async def list_agents(
     response_example={
         "name": "general",
         "description": "Takes any task on this machine.",
-        "prompt": "You take on whatever is asked.",
+        "prompt": "You handle any task.",
         "roles": ["primary", "subtask"],
         "ui_visible": True,
         "sources": {"name": "built in"},
