@@ -1,11 +1,11 @@
-"""A made-up secret within a text, for tests that nothing shows it."""
+"""Made-up secrets within texts, for tests of redaction."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlantedSecret:
-    """A text with a secret in it: what stands around it stays, and the secret goes."""
+    """A text that contains a secret; redaction removes the secret and keeps the text around it."""
 
     before: str = ""
     secret: str

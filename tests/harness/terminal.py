@@ -139,7 +139,7 @@ class TerminalProcess:
         return lines
 
     def close(self) -> None:
-        """The window is closed: whoever is at its other end hears of it."""
+        """Close the terminal, which sends the process a hangup."""
         os.close(self.fd)
         self.fd = -1
 

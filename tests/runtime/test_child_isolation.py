@@ -36,8 +36,8 @@ def ask_latest_agent(message: str) -> Callable[[Request], Reply]:
     """Return a scripted step that asks the agent whose id came last."""
 
     def reply(request: Request) -> Reply:
-        heard = [json.loads(each.text) for each in request.entries if isinstance(each, ToolResult)]
-        ids = [each["agent_id"] for each in heard if "agent_id" in each]
+        results = [json.loads(each.text) for each in request.entries if isinstance(each, ToolResult)]
+        ids = [each["agent_id"] for each in results if "agent_id" in each]
         return tool_call_reply(("agent_ask", json.dumps({"agent_id": ids[-1], "message": message})))
 
     return reply

@@ -26,9 +26,9 @@ async def wait_until_all_ended(process: RuntimeProcess) -> tuple[list[Run], list
         return tx.find_runs(), tx.find_deliveries()
 
     while True:
-        runs, told = await process.context.ledger.read(step)
+        runs, deliveries = await process.context.ledger.read(step)
         if all(run.status.is_final for run in runs):
-            return runs, told
+            return runs, deliveries
         await process.worker.wait_for_change()
 
 

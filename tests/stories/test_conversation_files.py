@@ -1,4 +1,4 @@
-"""Conversations are files: the model receives what the file says, wherever it is and whoever wrote it."""
+"""Conversation files: the model receives the content of session.md, wherever it is and whoever wrote it."""
 
 import json
 import re
