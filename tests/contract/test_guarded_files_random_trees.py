@@ -177,7 +177,7 @@ def test_a_child_with_all_paths_allowed_stays_within_its_parents_ceiling(tmp_pat
     for path in (str(ws.parent / "out/plain"), "../out/plain", "/etc/passwd"):
         with pytest.raises(RetinueError):
             child.read(path)
-    with pytest.raises(OutOfScope, match="the ceiling of parent allows write only in"):
+    with pytest.raises(OutOfScope, match="the ceiling of parent allows no write access"):
         child.write("plain", OUTSIDE)
 
 
