@@ -138,6 +138,11 @@ class RuntimeProcess:
             approval.id, answer, self.context, by="person", is_alive=self.context.owners.is_alive
         )
 
+    async def answer_only_approval(self, answer: Answer) -> Approval:
+        """Answer the only approval that is pending."""
+        (approval,) = await self.pending_approvals()
+        return await self.answer_approval(approval, answer)
+
     async def wait_until_idle(self) -> list[Run]:
         """Wait until no run is queued or running, and return all runs, oldest first."""
         while True:

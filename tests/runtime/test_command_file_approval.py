@@ -10,15 +10,12 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 from retinue.domain.approval import (
     MAX_COMPARED_BYTES,
     Answer,
-    Approval,
     ApprovalPolicy,
     ApprovalState,
     NamedFile,
 )
 from retinue.domain.run import Run, Status
 from retinue.domain.sandbox_level import SandboxLevel
-from retinue.interfaces import Transaction
-from retinue.runtime import run_control
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.testing.shells import FakeShell
 
@@ -36,23 +33,10 @@ def write_named_file(runtime: RuntimeFixture, name: str, text: str) -> NamedFile
     )
 
 
-async def find_approvals(process: RuntimeProcess) -> list[Approval]:
-    def step(tx: Transaction) -> list[Approval]:
-        return tx.find_approvals()
-
-    return await process.context.ledger.read(step)
-
-
 async def answer_and_wait(process: RuntimeProcess, run: Run, answer: Answer, tool: str = "bash") -> Run:
     """Answer the only pending approval of a tool, and wait until the run ends or waits again."""
-    (approval,) = [
-        approval
-        for approval in await find_approvals(process)
-        if approval.state is ApprovalState.PENDING and approval.tool == tool
-    ]
-    await run_control.answer_approval(
-        approval.id, answer, process.context, by="person", is_alive=lambda _: True
-    )
+    (approval,) = [each for each in await process.pending_approvals() if each.tool == tool]
+    await process.answer_approval(approval, answer)
     return await process.wait(run)
 
 
@@ -79,11 +63,11 @@ async def test_a_script_that_changed_after_its_approval_requires_another_approva
     before = write_named_file(runtime, "run.sh", "echo good\n")
     async with runtime.open(bash_reply("sh run.sh; ls"), text_reply("Done."), **ask_options) as process:
         run = await process.run("Run it.")
-        (first,) = await find_approvals(process)
+        (first,) = await process.approvals()
         assert first.files == (before,)
         after = write_named_file(runtime, "run.sh", "echo evil\n")
         assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.WAITING
-        _, second = await find_approvals(process)
+        _, second = await process.approvals()
         assert (second.files, shell.commands) == ((after,), [])
         assert second.reason == f"changed since you were asked: {after.path}"
         assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.DONE
@@ -99,7 +83,7 @@ async def test_an_unchanged_script_runs_after_one_approval(
         write_named_file(runtime, "other.sh", "echo new\n")
         write_named_file(runtime, "run.sh", "echo good\n")
         assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.DONE
-        assert [approval.state for approval in await find_approvals(process)] == [ApprovalState.USED]
+        assert [approval.state for approval in await process.approvals()] == [ApprovalState.USED]
     assert len(shell.commands) == 1
 
 
@@ -113,7 +97,7 @@ async def test_a_file_created_or_deleted_after_the_approval_requires_another_app
         assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.WAITING
         (runtime.workspace / "run.sh").unlink()
         assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.WAITING
-        assert [approval.files for approval in await find_approvals(process)] == [(), (new,), ()]
+        assert [approval.files for approval in await process.approvals()] == [(), (new,), ()]
         assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.DONE
 
 
@@ -125,7 +109,7 @@ async def test_a_denial_stands_even_if_the_script_changed(
         run = await process.run("Run it.")
         write_named_file(runtime, "run.sh", "echo other\n")
         assert (await answer_and_wait(process, run, Answer.DENY)).status is Status.DONE
-        assert [approval.state for approval in await find_approvals(process)] == [ApprovalState.DENIED]
+        assert [approval.state for approval in await process.approvals()] == [ApprovalState.DENIED]
     assert shell.commands == []
 
 
@@ -140,7 +124,7 @@ async def test_a_pending_approval_of_a_changed_script_is_void_and_requested_agai
         run = await process.run("Run it.")
         after = write_named_file(runtime, "run.sh", "echo evil\n")
         assert (await answer_and_wait(process, run, Answer.ALLOW, "write")).status is Status.WAITING
-        old, new = [approval for approval in await find_approvals(process) if approval.tool == "bash"]
+        old, new = [approval for approval in await process.approvals() if approval.tool == "bash"]
         assert (old.state, new.state, new.files) == (ApprovalState.VOID, ApprovalState.PENDING, (after,))
         assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.DONE
     assert len(shell.commands) == 1
@@ -160,7 +144,7 @@ async def test_only_files_that_the_agent_may_read_are_compared(
     command = f"sh run.sh secret.txt folder link.sh {outside} ../outside.sh nothing /etc/hostname -x run.sh"
     async with runtime.open(bash_reply(command), **ask_options) as process:
         await process.run("Run it.")
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         assert approval.files == (named,)
 
 
@@ -173,7 +157,7 @@ async def test_only_the_first_eight_files_and_the_beginning_of_large_files_are_c
     command = "cat " + " ".join(f"a{number}" for number in range(12))
     async with runtime.open(bash_reply(command), **ask_options) as process:
         await process.run("Run it.")
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         first, *rest = approval.files
         assert (first.size, first.sha256) == (
             MAX_COMPARED_BYTES + 7,
@@ -197,7 +181,7 @@ async def test_a_command_allowed_once_in_advance_runs_once_with_unchanged_files(
     async with runtime.open(*steps, **ask_options) as process:
         run = await process.run("Run it.")
         assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.WAITING
-        first, second = await find_approvals(process)
+        first, second = await process.approvals()
         assert (first.access, first.state, first.files) == ("scope", ApprovalState.USED, (before,))
         assert (second.access, len(shell.commands)) == ("run", 1)
 
@@ -218,7 +202,7 @@ async def test_a_command_allowed_once_in_advance_does_not_run_with_changed_files
         after = write_named_file(runtime, "run.sh", "echo evil\n")
         run = await answer_and_wait(process, run, Answer.ALLOW, "write")
         assert (run.status, shell.commands) == (Status.WAITING, [])
-        by_access = {approval.access: approval for approval in await find_approvals(process)}
+        by_access = {approval.access: approval for approval in await process.approvals()}
         expansion_approval, command = by_access["scope"], by_access["run"]
         assert (expansion_approval.state, expansion_approval.files, command.files) == (
             ApprovalState.ALLOWED,

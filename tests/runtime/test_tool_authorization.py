@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState, ToolAccess
+from retinue.domain.approval import Answer, ApprovalPolicy, ApprovalState, ToolAccess
 from retinue.domain.ceiling import OPERATOR, Ceiling, OperatorPolicy
 from retinue.domain.limits import Limits
 from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.sandbox_level import SandboxLevel
-from retinue.interfaces import Call, Tool, Transaction
-from retinue.runtime import run_control
+from retinue.interfaces import Call, Tool
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.testing.shells import FakeShell
 from retinue.tools.define import tool
@@ -44,20 +43,6 @@ def make_act_tool(
         return "acted"
 
     return act
-
-
-async def find_approvals(process: RuntimeProcess) -> list[Approval]:
-    def step(tx: Transaction) -> list[Approval]:
-        return tx.find_approvals()
-
-    return await process.context.ledger.read(step)
-
-
-async def answer_approval(process: RuntimeProcess, decision: Answer) -> None:
-    (approval,) = [each for each in await find_approvals(process) if each.state is ApprovalState.PENDING]
-    await run_control.answer_approval(
-        approval.id, decision, process.context, by="person", is_alive=lambda _: True
-    )
 
 
 async def refusals(process: RuntimeProcess, run: Run) -> list[dict[str, Any]]:
@@ -120,13 +105,13 @@ async def test_tool_grants_policy_and_sandbox_level_decide_whether_a_call_requir
         tool_call_reply(("act", "{}")), text_reply("Done."), tools=[make_act_tool(asks, access)], **ports
     ) as process:
         run = await process.run("Act.")
-        approvals = await find_approvals(process)
+        approvals = await process.approvals()
         if expected == "approval":
             assert (run.status, run.waiting_for, executed) == (Status.WAITING, WaitReason.APPROVAL, [])
-            await answer_approval(process, Answer.ALLOW)
+            await process.answer_only_approval(Answer.ALLOW)
             assert (await process.wait(run)).status is Status.DONE
             assert executed == ["a.txt"]
-            assert [approval.state for approval in await find_approvals(process)] == [ApprovalState.USED]
+            assert [approval.state for approval in await process.approvals()] == [ApprovalState.USED]
         elif expected == "run":
             assert (run.status, approvals, executed) == (Status.DONE, [], ["a.txt"])
         else:
@@ -182,7 +167,7 @@ async def test_an_approval_states_its_reason_and_the_sandbox_level_of_a_command(
         detect_level=shell.level_detector(),
     ) as process:
         await process.run("Act.")
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         assert (approval.reason, approval.level) == (reason, shown_level)
         assert (approval.expires_at - approval.asked_at).total_seconds() == Limits().approval_seconds
 
@@ -201,7 +186,7 @@ async def test_the_approval_of_a_tool_that_always_asks_gives_that_as_its_reason(
         detect_level=shell.level_detector(),
     ) as process:
         await process.run("Act.")
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         assert approval.reason == "this tool requires approval for every call"
 
 
@@ -229,7 +214,7 @@ async def test_no_command_runs_below_the_minimum_sandbox_level(
         assert (refused["error"], refused["tool"]) == ("tool_not_allowed", "bash")
         assert f"sandbox level {level} is below sandbox.minimum ({minimum})" in refused["message"]
         assert "bash" not in {each.name for each in process.provider.requests[0].request.tools}
-        assert (shell.commands, await find_approvals(process)) == ([], [])
+        assert (shell.commands, await process.approvals()) == ([], [])
 
 
 async def test_a_scope_expansion_for_a_command_is_refused_below_the_minimum_sandbox_level(
@@ -250,7 +235,7 @@ async def test_a_scope_expansion_for_a_command_is_refused_below_the_minimum_sand
         assert refused["message"] == (
             "No approval can allow this: sandbox level none is below sandbox.minimum (strict)"
         )
-        assert await find_approvals(process) == []
+        assert await process.approvals() == []
 
 
 async def test_an_approved_write_does_not_allow_the_tool_to_write_another_file(runtime: RuntimeFixture):
@@ -270,7 +255,7 @@ async def test_an_approved_write_does_not_allow_the_tool_to_write_another_file(r
         approval_policy=ASK,
     ) as process:
         run = await process.run("Write.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         (refused,) = await refusals(process, run)
         assert refused["resource"].endswith("other.txt")
@@ -296,7 +281,7 @@ async def test_a_call_denied_by_the_configuration_after_its_approval_is_refused(
         ) as process:
             run = await process.run("Write.")
             policies.append(policy)
-            await answer_approval(process, Answer.ALLOW)
+            await process.answer_only_approval(Answer.ALLOW)
             assert (await process.wait(run)).status is Status.DONE
             (refused,) = await refusals(process, run)
             assert refused["error"] == error
@@ -339,11 +324,11 @@ async def test_an_expansion_allowed_once_allows_reading_that_file_only(
     ]
     async with runtime.open(*script, approval_policy=AUTO) as process:
         run = await process.run("Read.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         _, second = await process.tool_results(run)
         assert second.ok is allowed
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         assert approval.state is (ApprovalState.USED if allowed else ApprovalState.ALLOWED)
         assert outside_file.read_text() == "root of it"
 
@@ -357,7 +342,7 @@ async def test_an_expansion_allowed_once_ends_with_its_run(runtime: RuntimeFixtu
     ]
     async with runtime.open(*script, approval_policy=AUTO) as process:
         run = await process.run("Ask.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         later = await process.run("Read.", session=await process.store.find(run.session_id))
         assert not (await process.tool_results(later))[-1].ok
@@ -372,11 +357,11 @@ async def test_a_scope_expansion_requires_approval_under_every_policy(
         read_expansion_call(outside_file), text_reply("Done."), approval_policy=policy
     ) as process:
         run = await process.run("Ask.")
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         assert (approval.access, approval.tool, approval.resource, approval.reason) == (
             "scope", "read", str(outside_file), "Because.",
         )  # fmt: skip
-        await answer_approval(process, Answer.DENY)
+        await process.answer_only_approval(Answer.DENY)
         assert (await process.wait(run)).status is Status.DONE
         (refused,) = await refusals(process, run)
         assert (refused["error"], refused["resource"]) == ("approval_denied", str(outside_file))
@@ -415,7 +400,7 @@ async def test_a_scope_expansion_that_no_approval_can_allow_is_refused_with_the_
     async with runtime.open(request, text_reply("Done."), operator_policy=lambda: policy) as process:
         run = await process.run("Ask.")
         (refused,) = await refusals(process, run)
-        assert (run.status, await find_approvals(process)) == (Status.DONE, [])
+        assert (run.status, await process.approvals()) == (Status.DONE, [])
         assert (refused["error"], refused["tool"]) == ("refused", "request_scope_expansion")
         assert message in refused["message"]
 
@@ -431,10 +416,10 @@ async def test_a_command_allowed_once_in_advance_runs_once_in_the_strict_sandbox
         *script, approval_policy=ASK, shell_for=shell, detect_level=shell.level_detector()
     ) as process:
         run = await process.run("Make.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         waiting = await process.wait(run)
         assert (waiting.status, len(shell.commands)) == (Status.WAITING, 1)
-        await answer_approval(process, Answer.DENY)
+        await process.answer_only_approval(Answer.DENY)
         assert (await process.wait(run)).status is Status.DONE
         assert len(shell.commands) == 1
 
@@ -449,6 +434,6 @@ async def test_an_approval_names_the_chain_of_sessions_from_the_ledger(runtime: 
         runtime.write_agent("child")
         parent = await process.run("Hi.")
         child = await process.run("Act.", agent="child", parent_run=parent.id)
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         assert approval.chain == ("person", parent.session_key, child.session_key)
         assert (approval.run, approval.session, approval.agent) == (child.id, child.session_id, "child")

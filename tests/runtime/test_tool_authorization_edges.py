@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from runtime_fixture import RuntimeFixture, RuntimeProcess
+from runtime_fixture import RuntimeFixture
 
-from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState, ToolAccess
+from retinue.domain.approval import Answer, ApprovalPolicy, ApprovalState, ToolAccess
 from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.clock import Clock
 from retinue.domain.limits import Limits
@@ -38,20 +38,6 @@ def clear_executed() -> None:
 
 def last_policy(policies: list[OperatorPolicy]) -> OperatorPolicy:
     return policies[-1]
-
-
-async def find_approvals(process: RuntimeProcess) -> list[Approval]:
-    def step(tx: Transaction) -> list[Approval]:
-        return tx.find_approvals()
-
-    return await process.context.ledger.read(step)
-
-
-async def answer_approval(process: RuntimeProcess, decision: Answer) -> None:
-    (approval,) = [each for each in await find_approvals(process) if each.state is ApprovalState.PENDING]
-    await run_control.answer_approval(
-        approval.id, decision, process.context, by="person", is_alive=lambda _: True
-    )
 
 
 def expansion_call(name: str, resource: str) -> Any:
@@ -84,12 +70,12 @@ async def test_an_approval_used_under_a_changed_policy_is_not_used_again_after_a
     async with runtime.open(tool_call_reply(("mail", "{}")), **ports) as process:
         run = await process.run("Send.")
         policies.append(OperatorPolicy(deny_tools=("other",)))
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.WAITING
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         while not executed:  # noqa: ASYNC110  (the task of the tool sets it)
             await asyncio.sleep(0.002)
-        assert [each.state for each in await find_approvals(process)] == [
+        assert [each.state for each in await process.approvals()] == [
             ApprovalState.ALLOWED,
             ApprovalState.USED,
         ]
@@ -117,11 +103,11 @@ async def test_a_path_allowed_once_and_denied_since_is_refused_and_keeps_its_app
         operator_policy=partial(last_policy, policies),
     ) as process:
         run = await process.run("Read.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         _, refused = await process.tool_results(run)
         assert json.loads(refused.text)["deny_patterns"] == [OUTSIDE]
-        assert [each.state for each in await find_approvals(process)] == [ApprovalState.ALLOWED]
+        assert [each.state for each in await process.approvals()] == [ApprovalState.ALLOWED]
 
 
 async def test_a_write_outside_the_scope_can_be_allowed_once(runtime: RuntimeFixture):
@@ -136,7 +122,7 @@ async def test_a_write_outside_the_scope_can_be_allowed_once(runtime: RuntimeFix
         approval_policy=ApprovalPolicy.ASK,
     ) as process:
         run = await process.run("Write.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         _, first, second = await process.tool_results(run)
         assert (first.ok, second.ok) == (True, False)
@@ -152,7 +138,7 @@ async def test_a_file_that_other_programs_execute_requires_approval_under_every_
     async with runtime.open(write, text_reply("Done."), approval_policy=ApprovalPolicy.AUTO) as process:
         run = await process.run("Write.")
         assert (run.status, list(runtime.workspace.rglob("*"))) == (Status.WAITING, [])
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         assert (runtime.workspace / name).read_text() == "x"
 
@@ -182,10 +168,10 @@ async def test_a_tool_that_reads_a_file_and_has_side_effects_is_checked_by_path_
         run = await process.run("Peek.")
         (refused,) = await process.tool_results(run)
         assert (json.loads(refused.text)["error"], executed) == ("out_of_scope", [])
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         assert (approval.access, approval.resource) == ("read", f"{process.root}/a")
         assert approval.reason == "no rule allows read there without approval"
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         assert [each.text for each in await process.tool_results(run)][1:] == ["words"]
 
@@ -203,7 +189,7 @@ async def test_a_denied_command_is_refused_without_an_approval_request(runtime: 
             (result,) = await process.tool_results(run)
             refused = json.loads(result.text)
             assert (refused["error"], refused["resource"]) == ("command_not_allowed", "ls; sudo\nls")
-            assert (refused["deny_patterns"], shell.commands, await find_approvals(process)) == (
+            assert (refused["deny_patterns"], shell.commands, await process.approvals()) == (
                 ["sudo"],
                 [],
                 [],
@@ -228,9 +214,9 @@ async def test_below_strict_a_command_allowed_in_advance_requires_another_approv
         detect_level=shell.level_detector(),
     ) as process:
         run = await process.run("Run.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert ((await process.wait(run)).status, shell.commands) == (Status.WAITING, [])
-        first, second = await find_approvals(process)
+        first, second = await process.approvals()
         assert (first.access, first.level, second.access, second.level) == ("scope", None, "run", level)
 
 
@@ -246,12 +232,10 @@ async def test_an_approval_of_one_of_two_equal_calls_applies_to_that_call_only(r
         detect_level=shell.level_detector(),
     ) as process:
         run = await process.run("Run.")
-        first, second = await find_approvals(process)
-        await run_control.answer_approval(
-            second.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
-        )
+        first, second = await process.approvals()
+        await process.answer_approval(second, Answer.ALLOW)
         assert (await process.wait(run)).status is Status.WAITING
-        assert [(each.id, each.state) for each in await find_approvals(process)] == [
+        assert [(each.id, each.state) for each in await process.approvals()] == [
             (first.id, ApprovalState.PENDING),
             (second.id, ApprovalState.USED),
         ]
@@ -273,9 +257,9 @@ async def test_a_command_added_to_the_scope_runs_without_an_approval_of_its_own(
         detect_level=shell.level_detector(),
     ) as process:
         run = await process.run("Run.")
-        await answer_approval(process, Answer.ADD)
+        await process.answer_only_approval(Answer.ADD)
         assert (await process.wait(run)).status is Status.DONE
-        assert ([each.state for each in await find_approvals(process)], len(shell.commands)) == (
+        assert ([each.state for each in await process.approvals()], len(shell.commands)) == (
             [ApprovalState.ALLOWED],
             1,
         )
@@ -292,7 +276,7 @@ async def test_an_approval_for_the_strict_sandbox_does_not_apply_below_it(runtim
         detect_level=strict_shell.level_detector(),
     ) as process:
         run = await process.run("Run.")
-        (first,) = await find_approvals(process)
+        (first,) = await process.approvals()
     async with runtime.open(
         text_reply("Done."),
         approval_policy=ApprovalPolicy.ASK,
@@ -304,7 +288,7 @@ async def test_an_approval_for_the_strict_sandbox_does_not_apply_below_it(runtim
         )
         assert (await process.wait(run)).status is Status.WAITING
         assert (strict_shell.commands, unsandboxed_shell.commands) == ([], [])
-        assert [(each.state, each.level) for each in await find_approvals(process)] == [
+        assert [(each.state, each.level) for each in await process.approvals()] == [
             (ApprovalState.ALLOWED, SandboxLevel.STRICT),
             (ApprovalState.PENDING, SandboxLevel.NONE),
         ]
@@ -323,9 +307,9 @@ async def test_a_refusal_that_names_no_resource_uses_no_approval(runtime: Runtim
     ]
     async with runtime.open(*script, tools=[refuse]) as process:
         run = await process.run("Read.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
-        assert [each.state for each in await find_approvals(process)] == [ApprovalState.ALLOWED]
+        assert [each.state for each in await process.approvals()] == [ApprovalState.ALLOWED]
 
 
 async def test_an_idempotent_call_is_repeated_after_a_crash_only_with_another_approval(
@@ -346,17 +330,17 @@ async def test_an_idempotent_call_is_repeated_after_a_crash_only_with_another_ap
         tool_call_reply(("put", "{}")), tools=[put], approval_policy=ApprovalPolicy.ASK
     ) as process:
         run = await process.run("Put.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         while not executed:  # noqa: ASYNC110  (the task of the tool sets it)
             await asyncio.sleep(0.002)
     async with runtime.open(text_reply("Done."), tools=[put], approval_policy=ApprovalPolicy.ASK) as process:
         assert (await process.resume(run)).status is Status.WAITING
-        assert [each.state for each in await find_approvals(process)] == [
+        assert [each.state for each in await process.approvals()] == [
             ApprovalState.USED,
             ApprovalState.PENDING,
         ]
         assert executed == ["put"]
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         assert executed == ["put", "put"]
 
@@ -382,7 +366,7 @@ async def test_a_tool_that_never_asks_needs_an_expansion_outside_the_scope(
         own_call, expansion_call("own", "a"), own_call, own_call, text_reply("Done."), tools=[own]
     ) as process:
         run = await process.run("Go.")
-        await answer_approval(process, Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         assert [each.ok for each in await process.tool_results(run)] == [False, True, True, False]
 
@@ -415,7 +399,7 @@ async def test_an_approval_given_in_time_is_used_even_if_the_call_runs_after_its
     }
     async with runtime.open(calls, tools=[make_peek_tool()], **options) as process:
         run = await process.run("Peek.")
-        first, second = await find_approvals(process)
+        first, second = await process.approvals()
     async with runtime.open(text_reply("Done."), tools=[make_peek_tool()], **options) as process:
 
         def record_answer(tx: Transaction) -> None:
@@ -425,7 +409,7 @@ async def test_an_approval_given_in_time_is_used_even_if_the_call_runs_after_its
         clock.time += timedelta(seconds=60)
         done = await process.resume(run)
         assert (done.status, executed) == (Status.DONE, [json.loads(first.args)["path"]])
-        states = {each.id: each.state for each in await find_approvals(process)}
+        states = {each.id: each.state for each in await process.approvals()}
         assert states == {first.id: ApprovalState.USED, second.id: ApprovalState.EXPIRED}
         refused = [json.loads(each.text) for each in await process.tool_results(run) if not each.ok]
         assert ["nobody answered within 60 s" in each["message"] for each in refused] == [True]

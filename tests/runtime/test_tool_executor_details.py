@@ -40,13 +40,6 @@ def make_look_tool(**options: Any) -> Tool:
     return look
 
 
-async def find_approvals(process: RuntimeProcess) -> list[Approval]:
-    def step(tx: Transaction) -> list[Approval]:
-        return tx.find_approvals()
-
-    return await process.context.ledger.read(step)
-
-
 async def answer_approval(process: RuntimeProcess, approval: Approval, decision: Answer) -> None:
     await run_control.answer_approval(
         approval.id, decision, process.context, by="ada", is_alive=lambda _: True
@@ -140,7 +133,7 @@ async def test_a_tool_receives_its_run_session_call_id_and_the_answer_of_its_app
     script = [tool_call_reply(("look", "{}")), text_reply("Done.")]
     async with runtime.open(*script, tools=[make_look_tool()], approval_policy=ApprovalPolicy.ASK) as process:
         run = await process.run("Look.")
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         await answer_approval(process, approval, Answer.ALLOW)
         run = await process.wait(run)
         (call,) = calls
@@ -164,7 +157,7 @@ async def test_an_approval_is_stored_as_a_row_and_as_events(runtime: RuntimeFixt
     script = [tool_call_reply(("write", '{"path": "hunter2222.txt", "content": "x"}')), text_reply("Done.")]
     async with runtime.open(*script, approval_policy=ApprovalPolicy.ASK) as process:
         run = await process.run("Write.")
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         assert (approval.run, approval.session, approval.agent) == (run.id, run.session_id, "general")
         assert (approval.tool, approval.access, approval.root) == ("write", "write", process.root)
         assert approval.resource == f"{process.root}/hunter2222.txt"
@@ -202,7 +195,7 @@ async def test_a_secret_in_an_approval_request_is_not_stored(runtime: RuntimeFix
         approval_policy=ApprovalPolicy.ASK,
     ) as process:
         await process.run("Ask.")
-        assert not [each for each in await find_approvals(process) if "s3cr3t" in repr(each)]
+        assert not [each for each in await process.approvals() if "s3cr3t" in repr(each)]
 
 
 async def test_the_chain_of_an_approval_lists_all_sessions_from_the_person_on(runtime: RuntimeFixture):
@@ -219,7 +212,7 @@ async def test_the_chain_of_an_approval_lists_all_sessions_from_the_person_on(ru
             )
             keys.append(run.session_key)
             parent = run
-        (approval,) = await find_approvals(process)
+        (approval,) = await process.approvals()
         assert approval.chain == ("person", *keys)
 
 
@@ -230,13 +223,13 @@ async def test_each_call_is_asked_for_once_however_often_its_run_continues(runti
         reply, text_reply("Done."), tools=[make_look_tool()], approval_policy=ApprovalPolicy.ASK
     ) as process:
         run = await process.run("Look.")
-        first, second = await find_approvals(process)
+        first, second = await process.approvals()
         await answer_approval(process, first, Answer.ALLOW)
         waiting = await process.wait(run)
-        assert (waiting.status, len(await find_approvals(process))) == (Status.WAITING, 2)
+        assert (waiting.status, len(await process.approvals())) == (Status.WAITING, 2)
         await answer_approval(process, second, Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
-        assert [each.state for each in await find_approvals(process)] == [
+        assert [each.state for each in await process.approvals()] == [
             ApprovalState.USED,
             ApprovalState.USED,
         ]
