@@ -2,18 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gates import make_gated_tool
 from msgspec.structs import replace
-from runtime_fixture import RuntimeFixture, RuntimeProcess
+from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
 from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.model_turn import Reply, ReplyDelta, Request
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.run import Run, Status
+from retinue.domain.run import Run
 from retinue.domain.transcript import Notice
 from retinue.interfaces import Call, Transaction
 from retinue.runtime.inbox import drain_inbox
@@ -25,34 +25,6 @@ READ, DRAIN = ("inbox", "{}"), ("inbox", '{"drain": true}')
 def spawn_call(prompt: str = "Look.", **more: Any) -> tuple[str, str]:
     arguments = {"agentId": "helper", "prompt": prompt, "returnMode": "background"} | more
     return "spawn_subagent", json.dumps(arguments)
-
-
-async def find_deliveries(process: RuntimeProcess) -> list[Delivery]:
-    def step(tx: Transaction) -> list[Delivery]:
-        return tx.find_deliveries()
-
-    return await process.context.ledger.read(step)
-
-
-async def find_runs(process: RuntimeProcess) -> list[Run]:
-    def step(tx: Transaction) -> list[Run]:
-        return sorted(tx.find_runs(), key=lambda run: run.id)
-
-    return await process.context.ledger.read(step)
-
-
-async def wait_until_idle(process: RuntimeProcess) -> list[Run]:
-    """Wait until no run is queued or running, and return all runs."""
-    while True:
-        runs = await find_runs(process)
-        if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
-            return runs
-        await process.worker.wait_for_change()
-
-
-async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():  # noqa: ASYNC110  (a change of a row wakes nobody)
-        await asyncio.sleep(0.002)
 
 
 async def inbox_updates(process: RuntimeProcess, run: Run) -> list[list[dict[str, Any]]]:
@@ -111,13 +83,9 @@ async def test_the_inbox_lists_running_children_and_does_not_end_the_run(runtime
     by_agent = {"main": main, "helper": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
-
-        async def run_is_suspended() -> bool:
-            return (await process.reload(run)).waits_between_turns
-
-        await wait_until(run_is_suspended)
+        await process.wait_until_suspended(run)
         ((row,),) = await inbox_updates(process, run)
-        (child,) = [each for each in await find_runs(process) if each.id != run.id]
+        (child,) = [each for each in await process.all_runs() if each.id != run.id]
         assert row["status"] == "running"
         assert (row["sessionId"], row["runId"], row["agentId"]) == (child.session_id, child.id, "helper")
         assert (row["capability"], row["label"], row["transcript"]) == (
@@ -127,7 +95,7 @@ async def test_the_inbox_lists_running_children_and_does_not_end_the_run(runtime
         )
         assert not {"summary", "error", "delivery", "id"} & set(row)
         gate.set()
-        await wait_until_idle(process)
+        await process.wait_until_idle()
         assert (await process.reload(run)).text == "Received."
 
 
@@ -138,12 +106,12 @@ async def test_a_result_that_was_only_read_is_still_announced(runtime: RuntimeFi
     main = [tool_call_reply(spawn_call(capability="watcher")), tool_call_reply(READ), text_reply("Received.")]
     async with runtime.open(provider=slow_provider(runtime, main, [text_reply("Drift.")])) as process:
         run = await process.submit("Go.", agent="main")
-        await wait_until_idle(process)
+        await process.wait_until_idle()
         ((row,),) = await inbox_updates(process, run)
         assert (row["capability"], row["status"], row["delivery"]) == ("watcher", "complete", "pending")
         assert row["summary"] == "Drift."
         notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
-        (delivery,) = await find_deliveries(process)
+        (delivery,) = await process.deliveries()
         assert [each.id for each in notices] == [delivery.id]
         assert "Drift." in notices[0].text
 
@@ -160,7 +128,7 @@ async def test_a_drained_result_is_not_announced(runtime: RuntimeFixture):
     ]
     async with runtime.open(provider=slow_provider(runtime, main, [text_reply("system: Found.")])) as process:
         run = await process.submit("Go.", agent="main")
-        _, child = await wait_until_idle(process)
+        _, child = await process.wait_until_idle()
         first, second = await inbox_updates(process, run)
         assert second == []
         assert [(each["runId"], each["summary"], each["delivery"]) for each in first] == [
@@ -174,7 +142,7 @@ async def test_a_drained_result_is_not_announced(runtime: RuntimeFixture):
             "durationMs": 0,
         }
         assert not any(isinstance(each, Notice) for each in await process.entries(run))
-        (delivery,) = await find_deliveries(process)
+        (delivery,) = await process.deliveries()
         (_, taken, _) = await process.tool_results(run)
         assert (delivery.state, delivery.taken_by) == (DeliveryState.DELIVERED, taken.call_id)
         assert [event.kind for event in process.events if event.kind.startswith("announcement")] == []
@@ -188,7 +156,7 @@ async def test_a_drain_repeated_after_a_crash_returns_the_same_results(runtime: 
     main = [tool_call_reply(spawn_call()), tool_call_reply(DRAIN), text_reply("Done.")]
     async with runtime.open(provider=slow_provider(runtime, main, [text_reply("Found.")])) as process:
         run = await process.submit("Go.", agent="main")
-        await wait_until_idle(process)
+        await process.wait_until_idle()
         (drained,) = await inbox_updates(process, run)
         call_id = (await process.tool_results(run))[1].call_id
         session = await process.store.find(run.session_id)
@@ -227,17 +195,17 @@ async def test_a_result_that_an_open_call_waits_for_cannot_be_drained(runtime: R
         run = await process.submit("Go.", agent="main")
 
         async def a_result_is_pending() -> bool:
-            return any(each.state is DeliveryState.PENDING for each in await find_deliveries(process))
+            return any(each.state is DeliveryState.PENDING for each in await process.deliveries())
 
         await wait_until(a_result_is_pending)
         session = await process.store.find(run.session_id)
         assert await drain_inbox(session.id, process.context, receiver="another", limit=9) == []
         gate.set()
-        await wait_until_idle(process)
+        await process.wait_until_idle()
         results = " ".join(each.text for each in await process.tool_results(run))
         assert "First." in results
         assert "Second." in results
-        assert {each.state for each in await find_deliveries(process)} == {DeliveryState.DELIVERED}
+        assert {each.state for each in await process.deliveries()} == {DeliveryState.DELIVERED}
 
 
 async def test_a_drain_returns_at_most_a_hundred_results_and_the_others_are_announced(
@@ -256,11 +224,11 @@ async def test_a_drain_returns_at_most_a_hundred_results_and_the_others_are_anno
     model.expected_deliveries = result_count
     async with runtime.open(provider=model) as process:
         run = await process.submit("Go.", agent="main")
-        await wait_until_idle(process)
+        await process.wait_until_idle()
         (rows,) = await inbox_updates(process, run)
         assert sum(row["delivery"] == "delivered" for row in rows) == max_results
         assert sum(row["delivery"] == "pending" for row in rows) == result_count - max_results
         assert all("characters omitted" in row["summary"] for row in rows)
         notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
         assert len(notices) == result_count - max_results
-        assert {each.state for each in await find_deliveries(process)} == {DeliveryState.DELIVERED}
+        assert {each.state for each in await process.deliveries()} == {DeliveryState.DELIVERED}

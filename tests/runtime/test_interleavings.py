@@ -12,12 +12,11 @@ from typing import TypeVar
 
 from gates import make_gated_tool
 from msgspec.structs import replace
-from runtime_fixture import RuntimeFixture, RuntimeProcess
+from runtime_fixture import RuntimeFixture
 
-from retinue.app.composition import scheduler_callbacks
-from retinue.domain.delivery import Delivery, DeliveryState
+from retinue.domain.delivery import DeliveryState
 from retinue.domain.model_turn import Reply, ReplyDelta, Request
-from retinue.domain.run import Reason, Run, Status
+from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Message, Notice
 from retinue.errors import ModelFailed
 from retinue.interfaces import Transaction
@@ -50,28 +49,6 @@ def test_random_run_trees_violate_no_invariant_on_a_sqlite_ledger():
 
 def spawn_call(task: str) -> tuple[str, str]:
     return "sessions_spawn", json.dumps({"task": task})
-
-
-async def find_runs(process: RuntimeProcess) -> list[Run]:
-    def step(tx: Transaction) -> list[Run]:
-        return sorted(tx.find_runs(), key=lambda run: run.id)
-
-    return await process.context.ledger.read(step)
-
-
-async def find_deliveries(process: RuntimeProcess) -> list[Delivery]:
-    def step(tx: Transaction) -> list[Delivery]:
-        return tx.find_deliveries()
-
-    return await process.context.ledger.read(step)
-
-
-async def wait_until_idle(process: RuntimeProcess) -> list[Run]:
-    while True:
-        found = await find_runs(process)
-        if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in found):
-            return found
-        await process.worker.wait_for_change()
 
 
 @dataclass(slots=True)
@@ -110,16 +87,16 @@ async def test_a_result_that_arrives_during_a_failing_turn_is_delivered_to_a_new
     )
     async with runtime.open(provider=provider) as process:
         run = await process.submit("Go.", agent="main")
-        while not (pending := await find_deliveries(process)):
+        while not (pending := await process.deliveries()):
             await process.worker.wait_for_change()
         provider.worker_ended.set()
-        requester, _, woken_run = await wait_until_idle(process)
+        requester, _, woken_run = await process.wait_until_idle()
         assert (requester.status, woken_run.status, woken_run.text) == (
             Status.FAILED,
             Status.DONE,
             "Received after all.",
         )
-        (delivery,) = await find_deliveries(process)
+        (delivery,) = await process.deliveries()
         assert (delivery.id, delivery.state) == (pending[0].id, DeliveryState.DELIVERED)
         notices = [each.id for each in await process.entries(run) if isinstance(each, Notice)]
         assert notices == [delivery.id]
@@ -147,7 +124,7 @@ async def test_two_runs_created_at_the_same_time_do_not_wait_for_each_other(runt
         while not all([(await process.reload(run)).waits_between_turns for run in (first, second)]):
             await process.worker.wait_for_change()
         gate.set()
-        found = await asyncio.wait_for(wait_until_idle(process), 60)
+        found = await asyncio.wait_for(process.wait_until_idle(), 60)
         assert {run.status for run in found} == {Status.DONE}
 
 
@@ -179,14 +156,9 @@ async def test_a_run_cancelled_by_another_process_ends_instead_of_waiting_for_it
                     await ledger.write(request_cancel)
                 return await ledger.write(step, on_commit)
 
-        process.context = replace(process.context, ledger=CancellingLedger())
-        process.worker.start(
-            scheduler_callbacks(
-                process.context, lambda _, error: process.crashes.append(error), lambda _: True
-            )
-        )
+        process.replace_parts(ledger=CancellingLedger())
         run = await process.submit("Go.", agent="main")
-        found = await wait_until_idle(process)
+        found = await process.wait_until_idle()
         assert (await process.reload(run)).status is Status.CANCELLED
         assert not any(each.status.is_live for each in found)
         assert [each.ok for each in await process.tool_results(run)] == [False]
@@ -214,12 +186,7 @@ async def test_a_result_taken_before_a_crash_is_announced_if_its_call_was_closed
                     await asyncio.Event().wait()
                 return value
 
-        process.context = replace(process.context, ledger=CrashingLedger())
-        process.worker.start(
-            scheduler_callbacks(
-                process.context, lambda _, error: process.crashes.append(error), lambda _: True
-            )
-        )
+        process.replace_parts(ledger=CrashingLedger())
         run = await process.submit("Go.", agent="main")
         await crashed.wait()
     async with runtime.open(text_reply("Soon."), text_reply("Received.")) as process:
@@ -228,11 +195,7 @@ async def test_a_result_taken_before_a_crash_is_announced_if_its_call_was_closed
         assert (await process.resume(run)).text == "Received."
         notices = [each.text for each in await process.entries(run) if isinstance(each, Notice)]
         assert [("Found." in text) for text in notices] == [True]
-
-        def read_deliveries(tx: Transaction) -> list[Delivery]:
-            return tx.find_deliveries()
-
-        (delivery,) = await process.context.ledger.read(read_deliveries)
+        (delivery,) = await process.deliveries()
         assert (delivery.state, delivery.answers_call) == (DeliveryState.DELIVERED, False)
 
 
@@ -261,18 +224,9 @@ async def test_a_notice_in_the_file_of_a_run_cancelled_after_a_crash_counts_as_d
                     await asyncio.Event().wait()
                 return await ledger.write(step, on_commit)
 
-        process.context = replace(process.context, ledger=CrashingLedger())
-        process.worker.start(
-            scheduler_callbacks(
-                process.context, lambda _, error: process.crashes.append(error), lambda _: True
-            )
-        )
+        process.replace_parts(ledger=CrashingLedger())
         run = await process.submit("Go.", agent="main")
         await crashed.wait()
     async with runtime.open() as process:
         await run_control.cancel_run(run.id, process.context, is_alive=lambda _: False)
-
-        def read_deliveries(tx: Transaction) -> list[DeliveryState]:
-            return [each.state for each in tx.find_deliveries()]
-
-        assert await process.context.ledger.read(read_deliveries) == [DeliveryState.DELIVERED]
+        assert [each.state for each in await process.deliveries()] == [DeliveryState.DELIVERED]

@@ -3,17 +3,17 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
 
 import pytest
-from runtime_fixture import RuntimeFixture, RuntimeProcess
+from gates import make_gated_tool
+from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
 from retinue.domain.approval import ApprovalPolicy, ApprovalState
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.transcript import Message, Notice, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import ModelFailed, Refused
-from retinue.interfaces import Tool, Transaction
+from retinue.interfaces import Transaction
 from retinue.runtime import model_turn, run_control
 from retinue.runtime.agent_loop import INTERRUPTED_NOTE
 from retinue.runtime.interrupts import interrupt_run
@@ -27,21 +27,9 @@ def delegate_call(preset: str, prompt: str) -> tuple[str, str]:
     return "PersistentAgent", json.dumps({"preset": preset, "description": "look", "prompt": prompt})
 
 
-def make_gated_tool(gate: asyncio.Event) -> Tool:
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Waits for the gate."""
-        await gate.wait()
-        return "so it is"
-
-    return ponder
-
-
 async def interrupt_and_wait(process: RuntimeProcess, run: Run) -> Run:
     await interrupt_run(run.id, process.context)
-    while not (ended := await process.reload(run)).status.is_final:
-        await process.worker.wait_for_change()
-    return ended
+    return await process.wait_until_ended(run)
 
 
 async def wait_until_notified(process: RuntimeProcess, *runs: Run) -> None:
@@ -50,27 +38,6 @@ async def wait_until_notified(process: RuntimeProcess, *runs: Run) -> None:
     async def condition() -> bool:
         noted = {event.run for event in process.events if "interrupted" in event.data.get("note", "")}
         return noted >= {run.id for run in runs}
-
-    await wait_until(condition)
-
-
-async def find_runs(process: RuntimeProcess) -> list[Run]:
-    def step(tx: Transaction) -> list[Run]:
-        return sorted(tx.find_runs(), key=lambda run: run.id)
-
-    return await process.context.ledger.read(step)
-
-
-async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():  # noqa: ASYNC110  (a change of a row wakes nobody)
-        await asyncio.sleep(0.002)
-
-
-async def wait_until_waiting(
-    process: RuntimeProcess, run: Run, reason: WaitReason = WaitReason.CHILD
-) -> None:
-    async def condition() -> bool:
-        return (await process.reload(run)).waiting_for is reason
 
     await wait_until(condition)
 
@@ -129,7 +96,7 @@ async def test_an_interrupt_lets_a_running_tool_finish_and_starts_no_other_call(
         ended = await process.wait(run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had pondered.")
         (result,) = await process.tool_results(run)
-        assert (result.ok, result.text) == (True, "so it is")
+        assert (result.ok, result.text) == (True, "so")
         assert sum(isinstance(entry, ToolCall) for entry in await process.entries(run)) == 1
         assert len(process.provider.requests) == 2
 
@@ -170,14 +137,13 @@ async def test_children_of_an_interrupted_run_summarise_first_and_it_receives_th
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
-        await wait_until_waiting(process, run)
+        await process.wait_until_waiting(run, WaitReason.CHILD)
         await interrupt_run(run.id, process.context)
-        await wait_until_notified(process, *(await find_runs(process))[1:])
+        await wait_until_notified(process, *(await process.all_runs())[1:])
         gate.set()
-        while not (ended := await process.reload(run)).status.is_final:
-            await process.worker.wait_for_change()
+        ended = await process.wait_until_ended(run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Both were stopped.")
-        _, one, two = await find_runs(process)
+        _, one, two = await process.all_runs()
         assert {(one.status, one.reason), (two.status, two.reason)} == {ENDED}
         assert {one.text, two.text} == {"One was pondering.", "Two was pondering."}
         results = [entry for entry in process.provider.requests[-1].entries if isinstance(entry, ToolResult)]
@@ -203,16 +169,16 @@ async def test_an_interrupt_while_the_run_is_being_suspended_reaches_its_childre
             for _ in range(steps):
                 await asyncio.sleep(0)
             await interrupt_run(run.id, process.context)
-            while any(each.status.is_live for each in await find_runs(process)):
+            while any(each.status.is_live for each in await process.all_runs()):
                 await process.worker.wait_for_change()
-                found = await find_runs(process)
+                found = await process.all_runs()
                 notified = {
                     event.run for event in process.events if event.data.get("note") == INTERRUPTED_NOTE
                 }
                 running = {each.id for each in found if each.status is Status.RUNNING}
                 if len(found) > 1 and running <= notified:
                     gate.set()
-            tree_runs = [each for each in await find_runs(process) if each.root_id == run.id]
+            tree_runs = [each for each in await process.all_runs() if each.root_id == run.id]
             assert {(each.status, each.reason) for each in tree_runs} == {ENDED}, steps
 
 
@@ -231,14 +197,11 @@ async def test_a_run_interrupted_while_it_waits_for_approval_voids_the_approval_
     steps = [tool_call_reply(("mail", "{}")), text_reply("I was about to send it.")]
     async with runtime.open(*steps, tools=[mail], approval_policy=ApprovalPolicy.ASK) as process:
         run = await process.submit("Send it.")
-        await wait_until_waiting(process, run, WaitReason.APPROVAL)
+        await process.wait_until_waiting(run, WaitReason.APPROVAL)
         ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I was about to send it.")
-
-        def states(tx: Transaction) -> list[ApprovalState]:
-            return [each.state for each in tx.find_approvals()]
-
-        assert (await process.context.ledger.read(states), sent) == ([ApprovalState.VOID], [])
+        assert [each.state for each in await process.approvals()] == [ApprovalState.VOID]
+        assert sent == []
         assert unanswered_calls(await process.entries(run)) == ()
 
 
@@ -323,14 +286,14 @@ async def test_an_interrupted_run_that_waits_for_workers_summarises_after_all_of
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
-        await wait_until_waiting(process, run)
+        await process.wait_until_waiting(run, WaitReason.CHILD)
         await interrupt_run(run.id, process.context)
-        await wait_until_notified(process, *(await find_runs(process))[1:])
+        await wait_until_notified(process, *(await process.all_runs())[1:])
         assert (await process.reload(run)).status is Status.WAITING
         gate.set()
-        while any(each.status.is_live for each in await find_runs(process)):
+        while any(each.status.is_live for each in await process.all_runs()):
             await process.worker.wait_for_change()
-        top, *workers = await find_runs(process)
+        top, *workers = await process.all_runs()
         assert (top.status, top.reason, top.text) == (*ENDED, "I had sent them.")
         assert {(each.status, each.reason, each.text) for each in workers} == {(*ENDED, "I was looking.")}
 
@@ -381,14 +344,13 @@ async def test_cancelling_one_of_two_children_leaves_the_other_running(runtime: 
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
-        await wait_until_waiting(process, run)
-        _, one, two = await find_runs(process)
+        await process.wait_until_waiting(run, WaitReason.CHILD)
+        _, one, two = await process.all_runs()
         one, two = (one, two) if one.request.task == "One." else (two, one)
         await process.cancel(one)
         assert (await process.reload(two)).status is Status.RUNNING
         gate.set()
-        while not (top := await process.reload(run)).status.is_final:
-            await process.worker.wait_for_change()
+        top = await process.wait_until_ended(run)
         assert (top.status, top.text) == (Status.DONE, "One of two.")
         assert (await process.reload(two)).status is Status.DONE
         assert (await process.reload(one)).reason is Reason.USER_CANCEL
@@ -408,8 +370,8 @@ async def test_detaching_a_child_continues_its_parent_and_announces_the_result_l
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
-        await wait_until_waiting(process, run)
-        _, child = await find_runs(process)
+        await process.wait_until_waiting(run, WaitReason.CHILD)
+        _, child = await process.all_runs()
         await run_control.detach_run(child.id, process.context)
 
         async def parent_has_replied() -> bool:
@@ -422,8 +384,7 @@ async def test_detaching_a_child_continues_its_parent_and_announces_the_result_l
         with pytest.raises(Refused, match="already runs in the background"):
             await run_control.detach_run(child.id, process.context)
         gate.set()
-        while not (ended := await process.reload(run)).status.is_final:
-            await process.worker.wait_for_change()
+        ended = await process.wait_until_ended(run)
         assert (ended.status, ended.text) == (Status.DONE, "Now I know.")
         (notice,) = [entry for entry in await process.entries(run) if isinstance(entry, Notice)]
         assert (notice.topic, "It is so." in notice.text) == ("announcement", True)
@@ -453,15 +414,15 @@ async def test_detaching_one_of_several_children_still_waits_for_the_others(
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(slow), wonder]) as process:
         run = await process.submit("Go.")
-        await wait_until_waiting(process, run)
-        one = next(each for each in await find_runs(process) if each.request.task == "One.")
+        await process.wait_until_waiting(run, WaitReason.CHILD)
+        one = next(each for each in await process.all_runs() if each.request.task == "One.")
         await run_control.detach_run(one.id, process.context)
 
         async def call_has_result() -> bool:
             return len(await process.tool_results(run)) == 1
 
         await wait_until(call_has_result)
-        await wait_until_waiting(process, run)
+        await process.wait_until_waiting(run, WaitReason.CHILD)
         quick.set()
 
         async def parent_has_replied() -> bool:
@@ -469,8 +430,7 @@ async def test_detaching_one_of_several_children_still_waits_for_the_others(
 
         await wait_until(parent_has_replied)
         slow.set()
-        while not (ended := await process.reload(run)).status.is_final:
-            await process.worker.wait_for_change()
+        ended = await process.wait_until_ended(run)
         assert (ended.status, ended.text) == (Status.DONE, "Both.")
         texts = [entry.text for entry in await process.entries(run) if not isinstance(entry, ToolCall)]
         assert sum(bool(re.search("One is so", text)) for text in texts) == 1
