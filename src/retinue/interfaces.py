@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
 
@@ -98,6 +98,17 @@ class Conversation(Protocol):
         """Append a heading to tools.org, a derived file that is not synced."""
 
 
+class SessionChanges(TypedDict, total=False):
+    """Fields of session.json that can change."""
+
+    name: str | None
+    pinned_at: datetime | None
+    attributes: Mapping[str, Any]
+    preset_hash: str
+    aliases: tuple[str, ...]
+    user_grants: PathPatterns
+
+
 class SessionStore(Protocol):
     """Sessions, stored as folders."""
 
@@ -124,8 +135,8 @@ class SessionStore(Protocol):
         """Return the definition in the session's own preset.md, and the hash of its text."""
         ...
 
-    async def update(self, session: Session, **changes: Any) -> Session:
-        """Replace fields of session.json: name, pinned_at, attributes, preset_hash, aliases, user_grants."""
+    async def update(self, session: Session, **changes: Unpack[SessionChanges]) -> Session:
+        """Replace fields of session.json."""
         ...
 
     async def delete(self, session: Session) -> str:
@@ -162,6 +173,58 @@ class AgentRegistry(Protocol):
     def list_definitions(self, folder: str | None = None) -> list[AgentDefinition]: ...
 
 
+class RunFilters(TypedDict, total=False):
+    """Conditions on runs; all that are given must hold."""
+
+    status: Sequence[Status] | None
+    session: str | None
+    root: str | None
+    parent_run: str | None
+    top_only: bool
+    prefix: str | None
+    """The id starts with this."""
+    reason: Reason | None
+    awaited: bool | None
+    started: bool | None
+    """The run has, or has not, ever been started."""
+    due_by: datetime | None
+    """wake_at is not later than this time."""
+    limit: int | None
+
+
+class DeliveryFilters(TypedDict, total=False):
+    """Conditions on deliveries; all that are given must hold."""
+
+    run: str | None
+    requester_run: str | None
+    session: str | None
+    state: Sequence[DeliveryState] | None
+    answers_call: bool | None
+    with_session_to_delete: bool
+    """The delivery's temporary session has not been deleted yet."""
+    limit: int | None
+
+
+class WatchFilters(TypedDict, total=False):
+    """Conditions on watches; all that are given must hold."""
+
+    session: str | None
+    watcher: str | None
+    on: bool | None
+
+
+class InterjectionFilters(TypedDict, total=False):
+    """Conditions on interjections; all that are given must hold."""
+
+    session: str | None
+    call: str | None
+    run: str | None
+    open_: bool | None
+    prefix: str
+    """The id starts with this."""
+    limit: int | None
+
+
 class Transaction(Protocol):
     """A transaction of the ledger, isolated in a savepoint."""
 
@@ -172,27 +235,8 @@ class Transaction(Protocol):
     def get_run_by_key(self, request_key: str) -> Run | None: ...
     def add_run(self, run: Run) -> None: ...
     def update_run(self, run: Run) -> None: ...
-    def find_runs(  # noqa: PLR0913  (one filter each)
-        self,
-        *,
-        status: Sequence[Status] | None = None,
-        session: str | None = None,
-        root: str | None = None,
-        parent_run: str | None = None,
-        top_only: bool = False,
-        prefix: str | None = None,
-        reason: Reason | None = None,
-        awaited: bool | None = None,
-        started: bool | None = None,
-        due_by: datetime | None = None,
-        with_children: bool = False,
-        limit: int | None = None,
-    ) -> list[Run]:
-        """Return matching runs, newest first by created_at, then by id.
-
-        `started` selects runs that have, or have not, ever been started; `due_by` selects runs whose wake_at
-        is not later than that time.
-        """
+    def find_runs(self, *, with_children: bool = False, **filters: Unpack[RunFilters]) -> list[Run]:
+        """Return matching runs, newest first by created_at, then by id."""
         ...
 
     def has_live_children(self, run_id: str, *, awaited: bool | None = None) -> bool:
@@ -215,21 +259,8 @@ class Transaction(Protocol):
         """Add the one delivery of a run's end; a second for the same run is an error."""
 
     def update_delivery(self, delivery: Delivery) -> None: ...
-    def find_deliveries(
-        self,
-        *,
-        run: str | None = None,
-        requester_run: str | None = None,
-        session: str | None = None,
-        state: Sequence[DeliveryState] | None = None,
-        answers_call: bool | None = None,
-        with_session_to_delete: bool = False,
-        limit: int | None = None,
-    ) -> list[Delivery]:
-        """Return matching deliveries, oldest first.
-
-        `with_session_to_delete` selects those whose temporary session has not been deleted yet.
-        """
+    def find_deliveries(self, **filters: Unpack[DeliveryFilters]) -> list[Delivery]:
+        """Return matching deliveries, oldest first."""
         ...
 
     def get_approval(self, approval_id: str) -> Approval | None: ...
@@ -257,27 +288,13 @@ class Transaction(Protocol):
     def save_watch(self, watch: Watch) -> None:
         """Add the watch, or replace the one with the same id."""
 
-    def find_watches(
-        self, *, session: str | None = None, watcher: str | None = None, on: bool | None = None
-    ) -> list[Watch]:
+    def find_watches(self, **filters: Unpack[WatchFilters]) -> list[Watch]:
         """Return matching watches, oldest first."""
         ...
 
     def save_interjection(self, interjection: Interjection) -> None: ...
-    def find_interjections(
-        self,
-        *,
-        session: str | None = None,
-        call: str | None = None,
-        run: str | None = None,
-        open_: bool | None = None,
-        prefix: str = "",
-        limit: int | None = None,
-    ) -> list[Interjection]:
-        """Return matching interjections, oldest first; of more than `limit`, the newest.
-
-        `prefix` is a prefix of the id.
-        """
+    def find_interjections(self, **filters: Unpack[InterjectionFilters]) -> list[Interjection]:
+        """Return matching interjections, oldest first; of more than `limit`, the newest."""
         ...
 
     def emit(self, event: Event) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +16,7 @@ from retinue.domain.delivery import Delivery
 from retinue.domain.event import Event, EventKind
 from retinue.domain.run import Reason, Run, RunRequest, Status, Usage, WaitReason
 from retinue.errors import Failed, NotFound
-from retinue.interfaces import Ledger, Transaction
+from retinue.interfaces import Ledger, RunFilters, Transaction
 from retinue.ledger.ledger import SqliteLedger
 from retinue.testing.memory_ledger import MemoryLedger
 
@@ -72,7 +72,7 @@ def make_event(kind: EventKind = "run.queued", session: str = "session", **data:
     return Event(kind=kind, at=NOW, session=session, run="r1", parent_run="r0", agent="main", data=data)
 
 
-async def find_run_ids(ledger: AnyLedger, **filters: Any) -> list[str]:
+async def find_run_ids(ledger: AnyLedger, **filters: Unpack[RunFilters]) -> list[str]:
     return [run.id for run in await ledger.read(lambda tx: tx.find_runs(**filters))]
 
 
@@ -160,10 +160,17 @@ async def test_a_run_whose_session_or_root_changed_is_found_only_by_the_new_valu
         replace(run, created_at=NOW),
     ):
         await ledger.write(lambda tx, changed=changed: tx.update_run(changed))
-        for filters in ({"session": "s1"}, {"session": "s2"}, {"root": "r1"}, {"root": "r0"}):
-            live = await find_run_ids(ledger, status=[Status.QUEUED], **filters)
-            fits = getattr(changed, "session_id" if "session" in filters else "root_id") in filters.values()
-            assert (await find_run_ids(ledger, **filters), live) == ((["r1"], ["r1"]) if fits else ([], []))
+        conditions: list[tuple[RunFilters, bool]] = [
+            ({"session": "s1"}, changed.session_id == "s1"),
+            ({"session": "s2"}, changed.session_id == "s2"),
+            ({"root": "r1"}, changed.root_id == "r1"),
+            ({"root": "r0"}, changed.root_id == "r0"),
+        ]
+        for filters, matches in conditions:
+            expected = ["r1"] if matches else []
+            assert await find_run_ids(ledger, **filters) == expected
+            live: RunFilters = {**filters, "status": [Status.QUEUED]}
+            assert await find_run_ids(ledger, **live) == expected
 
 
 async def test_runs_of_a_tree_are_found_and_counted_by_their_root(ledger: AnyLedger):
@@ -249,7 +256,7 @@ async def test_runs_are_listed_newest_first_and_equal_times_by_id(ledger: AnyLed
     assert await find_run_ids(ledger, limit=0) == []
 
 
-FILTERS: list[tuple[dict[str, Any], list[str]]] = [
+FILTERS: list[tuple[RunFilters, list[str]]] = [
     ({}, ["d2", "d1", "b", "a"]),
     ({"status": [Status.DONE]}, ["b"]),
     ({"status": [Status.DONE, Status.RUNNING]}, ["d1", "b"]),
@@ -273,7 +280,7 @@ FILTERS: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("filters", "expected"), FILTERS)
 async def test_filters_narrow_the_list_and_combine(
-    ledger: AnyLedger, filters: dict[str, Any], expected: list[str]
+    ledger: AnyLedger, filters: RunFilters, expected: list[str]
 ):
     await ledger.write(
         add_runs(
@@ -362,9 +369,9 @@ async def test_undelivered_work_is_a_live_child_a_pending_delivery_or_an_open_ap
 async def test_hostile_filter_values_find_nothing(ledger: AnyLedger, text: str):
     """Shows: P29."""
     await ledger.read(lambda tx: (tx.get_run(text), tx.get_run_by_key(text), tx.find_events(session=text)))
-    for field in ("session", "root", "parent_run", "prefix"):
-        if text:
-            assert await find_run_ids(ledger, **{field: text}) == []
+    conditions: list[RunFilters] = [{"session": text}, {"root": text}, {"parent_run": text}, {"prefix": text}]
+    for filters in conditions if text else []:
+        assert await find_run_ids(ledger, **filters) == []
 
 
 async def test_runs_are_counted_by_status(ledger: AnyLedger):

@@ -230,8 +230,9 @@ async def test_name_and_attributes_can_be_updated_but_not_the_slug(store: FileSt
     assert (renamed.name, renamed.attributes) == ("My work", {"panel": {"open": True}})
     assert await store.find("my WORK") == renamed
     assert [path.name for path in Path(session.path).iterdir() if path.name.startswith(".")] == []
+    fixed_field: Any = {"slug": "other"}
     with pytest.raises(UsageError, match="slug cannot be changed"):
-        await store.update(session, slug="other")
+        await store.update(session, **fixed_field)
     other = await store.create(describe_session())
     with pytest.raises(UsageError, match=r'^Session name "my work" is already in use$'):
         await store.update(other, name="my work")

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from retinue.app.log_file import LogFile
 from retinue.domain.clock import Clock
@@ -12,6 +12,7 @@ from retinue.domain.event import Event
 from retinue.domain.run import Status, iso_timestamp
 from retinue.domain.session import NewSession, Session
 from retinue.errors import RetinueError
+from retinue.interfaces import SessionChanges
 from retinue.sessions.store import FileStore
 
 LOGGED_KINDS = frozenset({"run.queued", "run.started", "run.ended", "announcement.delivered"})
@@ -120,9 +121,9 @@ class LoggedStore(FileStore):
         self._log.log_success("session.created", session=session.id, agent=session.agent, path=session.path)
         return session
 
-    async def update(self, session: Session, **fields: Any) -> Session:
+    async def update(self, session: Session, **changes: Unpack[SessionChanges]) -> Session:
         try:
-            return await super().update(session, **fields)
+            return await super().update(session, **changes)
         except (OSError, RetinueError) as error:
             self._log.log_failure("session.changed", error, session=session.id, path=session.path)
             raise

@@ -24,7 +24,7 @@ from retinue.domain.run import LIVE_STATUSES, Run
 from retinue.domain.session import RESERVED_ATTRIBUTES, Session, matches_search, pinned_first, session_as_json
 from retinue.domain.transcript import Entry, ToolCall
 from retinue.errors import Conflict, NotFound, Refused, RetinueError, UsageError
-from retinue.interfaces import Transaction
+from retinue.interfaces import SessionChanges, Transaction
 from retinue.ledger.ledger import SqliteLedger
 from retinue.sessions.lookup import LIST_MAX_AGE_S, top_folder
 from retinue.sessions.pagination import PageRequest
@@ -223,7 +223,7 @@ class StoredSessions:
         """
         session = await self.find(ref)
         async with self.home.session_locks.hold(session.id):
-            changes: dict[str, Any] = {}
+            changes: SessionChanges = {}
             if name is not None:
                 changes["name"] = self.home.redact(name) or None
             if pinned is not None:

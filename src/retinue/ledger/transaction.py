@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from retinue.domain.event import Event
 from retinue.domain.run import Run, Status
 from retinue.domain.side_effect import SideEffect
 from retinue.domain.watch import Interjection, Watch
+from retinue.interfaces import DeliveryFilters, InterjectionFilters, RunFilters, WatchFilters
 from retinue.ledger import approvals, deliveries, run_queries, run_rows, side_effects, watches
 from retinue.ledger.database import damaged_file_error
 
@@ -98,7 +99,7 @@ class SqliteTransaction:
         self._cache.invalidate_run(run.id)
         run_queries.update_run(self._connection, run)
 
-    def find_runs(self, *, with_children: bool = False, **filters: Any) -> list[Run]:
+    def find_runs(self, *, with_children: bool = False, **filters: Unpack[RunFilters]) -> list[Run]:
         """Return matching runs, newest first by created_at, then by id."""
         rows_found = run_queries.select_runs(self._connection, **filters)
         if not with_children:
@@ -134,7 +135,7 @@ class SqliteTransaction:
     def update_delivery(self, delivery: Delivery) -> None:
         deliveries.update_delivery(self._connection, delivery)
 
-    def find_deliveries(self, **filters: Any) -> list[Delivery]:
+    def find_deliveries(self, **filters: Unpack[DeliveryFilters]) -> list[Delivery]:
         return self._read_checked(lambda: deliveries.select_deliveries(self._connection, **filters))
 
     def _read_checked(self, select: Callable[[], T]) -> T:
@@ -180,13 +181,13 @@ class SqliteTransaction:
     def save_watch(self, watch: Watch) -> None:
         watches.upsert_watch(self._connection, watch)
 
-    def find_watches(self, **filters: Any) -> list[Watch]:
+    def find_watches(self, **filters: Unpack[WatchFilters]) -> list[Watch]:
         return self._read_checked(lambda: watches.select_watches(self._connection, **filters))
 
     def save_interjection(self, interjection: Interjection) -> None:
         watches.upsert_interjection(self._connection, interjection)
 
-    def find_interjections(self, **filters: Any) -> list[Interjection]:
+    def find_interjections(self, **filters: Unpack[InterjectionFilters]) -> list[Interjection]:
         return self._read_checked(lambda: watches.select_interjections(self._connection, **filters))
 
     def emit(self, event: Event) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -19,7 +19,14 @@ from retinue.domain.run import ClaimResult, Run, Status, WaitReason
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.errors import Cancelled, DiskError, RetinueError, SessionLocked
-from retinue.interfaces import Conversation, Ledger, RuntimeContext, SessionStore, Transaction
+from retinue.interfaces import (
+    Conversation,
+    Ledger,
+    RuntimeContext,
+    SessionChanges,
+    SessionStore,
+    Transaction,
+)
 from retinue.runtime.run_creation import claim_run
 from retinue.runtime.run_events import make_event
 
@@ -245,8 +252,8 @@ class RetryingStore:
     async def read_preset(self, session: Session) -> tuple[Agent, str]:
         return await self._store.read_preset(session)
 
-    async def update(self, session: Session, **facts: Any) -> Session:
-        return await self._disk_retry.attempt(lambda: self._store.update(session, **facts))
+    async def update(self, session: Session, **changes: Unpack[SessionChanges]) -> Session:
+        return await self._disk_retry.attempt(lambda: self._store.update(session, **changes))
 
     async def delete(self, session: Session) -> str:
         return await self._store.delete(session)

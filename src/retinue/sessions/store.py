@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from retinue.domain.clock import Clock
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry
 from retinue.errors import Conflict, UsageError
+from retinue.interfaces import SessionChanges
 from retinue.sessions import branches, draft, folder, preset_cache, restore, session_tree
 from retinue.sessions.batched_fsync import BatchedFsync
 from retinue.sessions.conversation import FileConversation
@@ -56,7 +57,7 @@ _LARGE_FILE_BYTES = 1 << 20
 _MAX_CACHED_SCANS = 256
 _MANY_SESSIONS = 500
 """From this many sessions on, lists are made in a thread so that the event loop is not blocked."""
-_CHANGEABLE_FIELDS = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases", "user_grants"})
+_CHANGEABLE_FIELDS = frozenset(SessionChanges.__annotations__)
 
 
 class FileStore:
@@ -153,7 +154,7 @@ class FileStore:
             lambda: self._preset_cache.load(session)
         )
 
-    async def update(self, session: Session, **changes: Any) -> Session:
+    async def update(self, session: Session, **changes: Unpack[SessionChanges]) -> Session:
         return await self._threads.submit(
             lambda: self._write_metadata(session, changes),
             force_thread="name" in changes and self._has_many_sessions,
@@ -309,7 +310,7 @@ class FileStore:
                 return f'Session name "{name}" is already in use'
         return ""
 
-    def _write_metadata(self, session: Session, changes: dict[str, Any]) -> Session:
+    def _write_metadata(self, session: Session, changes: SessionChanges) -> Session:
         unknown = sorted(set(changes) - _CHANGEABLE_FIELDS)
         if unknown:
             raise UsageError(
@@ -317,8 +318,8 @@ class FileStore:
             )
         self._ensure_root()
         with file_lock(os.path.join(self._lookup.root, file_names.CHANGES_LOCK)):
-            if changes.get("name") is not None:
-                self._check_name_free(changes["name"], session.slug)
+            if (name := changes.get("name")) is not None:
+                self._check_name_free(name, session.slug)
             changed = replace(self._lookup.load(session.path).session, **changes)
             path = os.path.join(session.path, file_names.METADATA)
             replace_file(path, render_metadata(changed), token=self._clock.new_uuid())
