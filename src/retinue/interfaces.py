@@ -14,7 +14,7 @@ from retinue.domain.clock import Clock
 from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.event import Event
 from retinue.domain.io_results import CommandResult, FileContent, FileEntry, WriteResult
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.runtime_settings import RuntimeSettings
@@ -33,7 +33,9 @@ T = TypeVar("T")
 class Provider(Protocol):
     """A model provider."""
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         """Return one finished reply, or raise ModelFailed.
 
         `on_delta` is called with each piece of the reply as it arrives.

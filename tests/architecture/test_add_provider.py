@@ -20,7 +20,7 @@ TOY_FILE = '''
 
 from collections.abc import Callable
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta
 from retinue.providers.interface import ProviderServices, ProviderSettings, server_access
 
 
@@ -33,8 +33,8 @@ class ToyProvider:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
-        return Reply(text=self._text)
+    async def request_reply(self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]) -> ModelReply:
+        return ModelReply(text=self._text)
 
     async def close(self) -> None: ...
 '''
@@ -47,7 +47,7 @@ TOY_ROW = """
         foreign_names={"toybox": "toy"},
         model_pattern="toy",
         default_model_name="toy-1",
-        api=ApiServer(base_url="https://toy.example", env_prefix="TOY_"),
+        api=ModelApi(base_url="https://toy.example", env_prefix="TOY_"),
     ),
 """
 

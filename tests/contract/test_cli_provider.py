@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Reason, Usage
 from retinue.domain.sandbox_level import SandboxLevel
@@ -57,9 +57,9 @@ class ConversationFixture:
         self.deltas: list[ReplyDelta] = []
         self.scope = Scope(root=ROOT)
 
-    async def send(self, text: str) -> Reply:
+    async def send(self, text: str) -> ModelReply:
         self.entries.append(Message(id=f"u{len(self.entries)}", role="user", text=text))
-        request = Request(
+        request = ModelRequest(
             model=Model(provider="x", name="y"),
             agent_name="a",
             system="You help.",

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from model_request import make_model_request
 
-from retinue.domain.model_turn import Model, Reply
+from retinue.domain.model_turn import Model, ModelReply
 from retinue.domain.transcript import Entry, Message
 from retinue.errors import BadConfig, ModelFailed
 from retinue.providers.openai_chat import OpenAIChatProvider
@@ -19,7 +19,7 @@ from retinue.testing.model_script_file import load_script_file
 from retinue.testing.replies import FakeResponse, response_from_json, text_reply, tool_call_reply
 
 
-async def request_reply(url: str, text: str = "hi", *, turns: int = 0) -> Reply:
+async def request_reply(url: str, text: str = "hi", *, turns: int = 0) -> ModelReply:
     entries: list[Entry] = [Message(id="u", role="user", text=text)]
     for number in range(turns):
         entries += [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from model_request import make_model_request
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta, StopReason
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import ModelFailed
@@ -43,7 +43,7 @@ def tool_specs(*names: str) -> tuple[ToolSpec, ...]:
     return tuple(tools[name].spec for name in names)
 
 
-def make_request(*entries: Entry, tools: tuple[ToolSpec, ...] = ()) -> Request:
+def make_request(*entries: Entry, tools: tuple[ToolSpec, ...] = ()) -> ModelRequest:
     return make_model_request(
         Model(provider="local", name="smollm2"),
         entries,
@@ -334,7 +334,7 @@ def test_prompts_with_the_same_prefix_share_a_slot_and_the_least_recently_used_s
     assert slots.slot_for("0") == initial_slots[0]
 
 
-async def _request_reply(plan: Path, request: Request) -> Reply:
+async def _request_reply(plan: Path, request: ModelRequest) -> ModelReply:
     client = make_provider(plan)
     try:
         return await client.request_reply(request, lambda delta: None)

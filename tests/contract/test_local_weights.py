@@ -11,7 +11,7 @@ from model_request import make_model_request
 from msgspec.structs import replace
 
 from retinue.config.load import load_config
-from retinue.domain.model_turn import Model, Reply, ReplyDelta
+from retinue.domain.model_turn import Model, ModelReply, ReplyDelta
 from retinue.domain.transcript import Message
 from retinue.errors import Failed, NotFound
 from retinue.providers.local.model_process import ModelProcess, model_server_command
@@ -125,7 +125,7 @@ async def test_the_real_model_calls_tools_with_arguments_or_replies_with_text(tm
     }
     tools = (replace(tools[0], schema={**tools[0].schema, "properties": properties}), *tools[1:])
 
-    async def request_reply(text: str) -> Reply:
+    async def request_reply(text: str) -> ModelReply:
         request = make_model_request(
             Model(provider="local", name="smollm2", max_tokens=8),
             [Message(id="u", role="user", text=text)],

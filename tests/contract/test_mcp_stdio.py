@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from retinue.app.mcp_servers import McpServerService
 from retinue.config.load import Config, load_config
-from retinue.domain.mcp_tool import PinnedTool, TrustState
-from retinue.domain.tool import AskPolicy, Effect
+from retinue.domain.mcp import PinnedTool, TrustState
+from retinue.domain.tool import ApprovalRequirement, Effect
 from retinue.errors import BadConfig, Failed, NotFound, RetinueError, UsageError
 from retinue.interfaces import Tool
 from retinue.mcp.pins import McpPinStore
@@ -128,16 +128,20 @@ async def test_annotations_of_a_server_count_only_if_believe_hints_is_set(tmp_pa
     ]
     async with start_harness(tmp_path, *definitions) as harness:
         for tool in (await harness.trust()).values():
-            assert (tool.effect, tool.ask_policy) == (Effect.ONCE, AskPolicy.UNLESS_GRANTED)
+            assert (tool.effect, tool.approval_requirement) == (
+                Effect.ONCE,
+                ApprovalRequirement.UNLESS_GRANTED,
+            )
             assert tool.capabilities == ("network",)
     async with start_harness(tmp_path, *definitions, believe_hints=True) as harness:
         tool_properties = {
-            name: (tool.effect, tool.ask_policy, tool.capabilities) for name, tool in harness.tools.items()
+            name: (tool.effect, tool.approval_requirement, tool.capabilities)
+            for name, tool in harness.tools.items()
         }
     assert tool_properties == {
-        "fake.plain": (Effect.ONCE, AskPolicy.UNLESS_GRANTED, ("network",)),
-        "fake.reads": (Effect.READ, AskPolicy.NEVER, ()),
-        "fake.again": (Effect.IDEMPOTENT, AskPolicy.UNLESS_GRANTED, ("network",)),
+        "fake.plain": (Effect.ONCE, ApprovalRequirement.UNLESS_GRANTED, ("network",)),
+        "fake.reads": (Effect.READ, ApprovalRequirement.NEVER, ()),
+        "fake.again": (Effect.IDEMPOTENT, ApprovalRequirement.UNLESS_GRANTED, ("network",)),
     }
 
 

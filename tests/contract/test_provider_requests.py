@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from model_request import make_model_request
 from msgspec.structs import replace
 
-from retinue.domain.model_turn import Model, Reply, Request
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.interfaces import Provider
@@ -54,13 +54,13 @@ class ProviderHarness:
         await self.request_reply(entries, **options)
         return self.server.requests[-1]
 
-    async def request_reply(self, entries: Sequence[Entry], **options: Any) -> Reply:
+    async def request_reply(self, entries: Sequence[Entry], **options: Any) -> ModelReply:
         """Request a reply. Options are fields of the request; `model` are fields of its model."""
         fields: dict[str, Any] = {"system": "Be brief.", "tools": (), "provider_cache": self.cache} | options
         model_fields: dict[str, Any] = {"name": "a-model", **fields.pop("model", {})}
         model = Model(provider=self.provider, **model_fields)
         return await self.client.request_reply(
-            Request(model=model, agent_name="general", entries=entries, **fields), lambda delta: None
+            ModelRequest(model=model, agent_name="general", entries=entries, **fields), lambda delta: None
         )
 
 

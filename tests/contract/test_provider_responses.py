@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_request import make_model_request
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, StopReason
+from retinue.domain.model_turn import Model, ModelReply, ReplyDelta, StopReason
 from retinue.domain.transcript import Message
 from retinue.errors import ModelFailed
 from retinue.interfaces import Provider
@@ -29,7 +29,7 @@ FACTORIES: dict[str, Callable[[str], Provider]] = {
 
 async def request_reply(
     provider: str, response: FakeResponse, deltas: list[ReplyDelta] | None = None
-) -> Reply:
+) -> ModelReply:
     async with FakeModelServer([response]) as server:
         client = FACTORIES[provider](server.url)
         entries = [Message(id="1", role="user", text="hi")]

@@ -17,7 +17,7 @@ from model_request import make_model_request
 from msgspec.structs import replace
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta, StopReason
 from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import Message
 from retinue.errors import BadConfig, ModelFailed
@@ -60,7 +60,7 @@ FACTORIES: dict[str, Callable[[str], Provider]] = {
     "anthropic": lambda url: AnthropicProvider(url, KEY),
 }
 EVENTS = {"openai": openai_events, "anthropic": anthropic_events}
-QUICK_TIMEOUTS = StreamTimeoutSettings(idle_s=5, progress_s=5, total_s=10)
+QUICK_TIMEOUTS = StreamTimeoutSettings(idle_s=5, no_output_s=5, total_s=10)
 QUICK_SETTINGS = RetrySettings(
     max_attempts=3,
     max_rate_limited_attempts=4,
@@ -86,7 +86,7 @@ class RetryHarness:
 
     async def request_reply(
         self, on_delta: Callable[[ReplyDelta], None] | None = None, tools: tuple[ToolSpec, ...] = ()
-    ) -> Reply:
+    ) -> ModelReply:
         request = make_model_request(
             Model(provider=self.provider, name="a-model"),
             [Message(id="01", role="user", text="hello")],
@@ -318,7 +318,7 @@ async def test_an_invalid_base_url_is_a_configuration_error(provider: str, base_
 
 async def test_a_stream_of_whitespace_is_ended_by_the_progress_timeout(provider: str):
     """Shows: M05."""
-    settings = replace(QUICK_SETTINGS, max_attempts=1, timeouts=replace(QUICK_TIMEOUTS, progress_s=0.3))
+    settings = replace(QUICK_SETTINGS, max_attempts=1, timeouts=replace(QUICK_TIMEOUTS, no_output_s=0.3))
     async with start_harness(provider, lambda _: whitespace_stream(pace=0.01), settings) as harness:
         failure = await harness.catch_failure()
         assert failure.reason == "incomplete"
@@ -327,7 +327,7 @@ async def test_a_stream_of_whitespace_is_ended_by_the_progress_timeout(provider:
 
 async def test_keepalive_comments_do_not_count_as_progress(provider: str):
     """Shows: M05."""
-    settings = replace(QUICK_SETTINGS, max_attempts=1, timeouts=replace(QUICK_TIMEOUTS, progress_s=0.3))
+    settings = replace(QUICK_SETTINGS, max_attempts=1, timeouts=replace(QUICK_TIMEOUTS, no_output_s=0.3))
     comments = raw_stream(b": keep-alive\n\n" * 1000, chunk=14, pace=0.01)
     async with start_harness(provider, lambda _: comments, settings) as harness:
         assert "produced no output for 0.3 s" in str(await harness.catch_failure())
@@ -350,7 +350,7 @@ async def test_arguments_of_a_long_tool_call_count_as_progress(provider: str):
     """Shows: M05."""
     slow = tool_call_reply(("write", {"content": "x" * 60}), pace=0.02, piece=1)
     async with start_harness(
-        provider, [slow], replace(QUICK_SETTINGS, timeouts=replace(QUICK_TIMEOUTS, progress_s=1))
+        provider, [slow], replace(QUICK_SETTINGS, timeouts=replace(QUICK_TIMEOUTS, no_output_s=1))
     ) as harness:
         reply = await harness.request_reply()
     assert reply.tool_calls[0].invalid_reason == ""
@@ -369,18 +369,18 @@ async def test_a_slow_response_without_streaming_is_not_idle(provider: str):
 async def test_keepalives_prevent_the_idle_timeout_and_do_not_open_the_rate_limit_gate():
     gate_openings: list[bool] = []
     stream_timeout = StreamWatchdog(
-        StreamTimeoutSettings(idle_s=0.5, progress_s=5, total_s=5),
+        StreamTimeoutSettings(idle_s=0.5, no_output_s=5, total_s=5),
         lambda _: None,
         lambda: gate_openings.append(True),
     )
 
-    async def send_keepalives() -> Reply:
+    async def send_keepalives() -> ModelReply:
         for _ in range(40):
             stream_timeout.receive_delta(KEEPALIVE)
             await asyncio.sleep(0.02)
         assert gate_openings == []
         stream_timeout.receive_delta(BYTES_RECEIVED)
-        return Reply(text="at last")
+        return ModelReply(text="at last")
 
     assert (await stream_timeout.run(send_keepalives())).text == "at last"
     assert gate_openings == [True]
@@ -789,8 +789,10 @@ async def test_providers_are_created_once_per_model_and_settings_and_all_are_clo
             self.name = model.full_name
             created.append(self.name)
 
-        async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
-            return Reply(text=self.name)
+        async def request_reply(
+            self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+        ) -> ModelReply:
+            return ModelReply(text=self.name)
 
         async def close(self) -> None:
             closed.append(self.name)
@@ -872,11 +874,11 @@ async def test_tool_names_are_translated_to_names_the_api_accepts_and_back(provi
 
 async def test_an_expired_timeout_does_not_cancel_anything_after_the_turn_has_ended():
     stream_timeout = StreamWatchdog(
-        StreamTimeoutSettings(idle_s=0, progress_s=0, total_s=0), lambda _: None, lambda: None
+        StreamTimeoutSettings(idle_s=0, no_output_s=0, total_s=0), lambda _: None, lambda: None
     )
 
-    async def reply_at_once() -> Reply:
-        return Reply(text="There.")
+    async def reply_at_once() -> ModelReply:
+        return ModelReply(text="There.")
 
     assert (await stream_timeout.run(reply_at_once())).text == "There."
     await asyncio.sleep(0)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from model_request import make_model_request
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta, StopReason
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import BadConfig, ModelFailed
@@ -22,7 +22,7 @@ def write_script(tmp_path: Path, script: Any) -> Path:
     return path
 
 
-def make_request(agent: str = "general", *, reply_count: int = 0, path: str = "s") -> Request:
+def make_request(agent: str = "general", *, reply_count: int = 0, path: str = "s") -> ModelRequest:
     """Build a request of a conversation with this many earlier replies."""
     entries: list[Entry] = [Message(id="u", role="user", text="hello")]
     for number in range(reply_count):
@@ -35,7 +35,7 @@ def make_request(agent: str = "general", *, reply_count: int = 0, path: str = "s
     return make_model_request(model, entries, agent_name=agent)
 
 
-async def request_reply(path: Path, agent: str = "general", *, reply_count: int = 0) -> Reply:
+async def request_reply(path: Path, agent: str = "general", *, reply_count: int = 0) -> ModelReply:
     request = make_request(agent, reply_count=reply_count)
     return await ScriptedProvider(path).request_reply(request, lambda delta: None)
 

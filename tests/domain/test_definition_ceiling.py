@@ -3,7 +3,7 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from retinue.agents.ceilings import clip_to_ceiling, common_patterns, covers_pattern
+from retinue.agents.operator_ceiling import apply_operator_ceiling, common_patterns, covers_pattern
 from retinue.domain.agent import Agent, PathPatterns
 from retinue.domain.glob import first_match
 
@@ -41,9 +41,9 @@ def test_a_wider_pattern_covers_a_narrower_pattern_but_not_the_reverse():
 
 def test_without_a_ceiling_nothing_changes_and_an_empty_ceiling_list_removes_every_tool():
     agent = Agent(name="x", tool_allow=("read", "web_fetch"))
-    assert clip_to_ceiling(agent, None) == (agent, ())
-    assert clip_to_ceiling(agent, {"tools": None}) == (agent, ())
-    clipped, messages = clip_to_ceiling(agent, {"tools": ()})
+    assert apply_operator_ceiling(agent, None) == (agent, ())
+    assert apply_operator_ceiling(agent, {"tools": None}) == (agent, ())
+    clipped, messages = apply_operator_ceiling(agent, {"tools": ()})
     assert (clipped.tool_allow, messages) == (
         (),
         ("tool_allow: read, web_fetch removed by the operator's ceiling",),
@@ -51,7 +51,9 @@ def test_without_a_ceiling_nothing_changes_and_an_empty_ceiling_list_removes_eve
 
 
 def test_a_ceiling_without_network_denies_web_fetch():
-    agent, messages = clip_to_ceiling(Agent(name="x", tool_allow=("read", "web_*")), {"network": False})
+    agent, messages = apply_operator_ceiling(
+        Agent(name="x", tool_allow=("read", "web_*")), {"network": False}
+    )
     assert (agent.tool_deny, messages) == (
         ("web_fetch",),
         ("tool_allow: web_fetch removed by the operator's ceiling",),
@@ -61,6 +63,8 @@ def test_a_ceiling_without_network_denies_web_fetch():
 def test_paths_beyond_the_ceiling_are_reported_and_left_in_the_definition():
     """Shows: D11."""
     agent = Agent(name="x", paths=PathPatterns(read=("/**", "/w/sub/a"), write=()))
-    clipped, messages = clip_to_ceiling(agent, {"paths": {"read": ("/w/sub/**",), "write": ("/tmp/**",)}})
+    clipped, messages = apply_operator_ceiling(
+        agent, {"paths": {"read": ("/w/sub/**",), "write": ("/tmp/**",)}}
+    )
     assert clipped == agent
     assert messages == ("paths.read: /** restricted to /w/sub/** by the operator's ceiling",)

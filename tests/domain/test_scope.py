@@ -216,7 +216,7 @@ def test_a_read_only_workspace_refuses_every_write_and_no_read():
 def test_the_retinue_home_is_closed_in_every_scope():
     agent = Agent(name="a", paths=PathPatterns(read=("**",)))
     scope = build_scope(
-        agent, ScopeInputs(root="/w"), OperatorPolicy(closed_paths=(subtree_pattern("/w/home"),))
+        agent, ScopeInputs(root="/w"), OperatorPolicy(retinue_paths=(subtree_pattern("/w/home"),))
     )
     assert scope.check_path("/w/home/ledger.db").rule == "always closed /w/home/**"
     assert scope.closed_paths == ALWAYS_CLOSED_PATHS

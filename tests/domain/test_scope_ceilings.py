@@ -80,7 +80,7 @@ operator_policies = st.builds(
     deny_tools=tool_globs.map(lambda some: some or ()),
     deny_paths=deny_lists,
     deny_agents=tool_globs.map(lambda some: some or ()),
-    closed_paths=st.just(("/home/r/**",)),
+    retinue_paths=st.just(("/home/r/**",)),
     ceiling=ceilings.map(lambda ceiling: replace(ceiling, set_by=OPERATOR)),
 )
 scopes = st.builds(build_scope, agents, scope_inputs, operator_policies)
@@ -173,7 +173,7 @@ def test_a_child_never_has_more_permissions_than_its_inherited_ceiling(
     child = build_scope(
         child_agent,
         inputs,
-        OperatorPolicy(closed_paths=parent_scope.retinue_paths, ceiling=parent_scope.ceilings[0]),
+        OperatorPolicy(retinue_paths=parent_scope.retinue_paths, ceiling=parent_scope.ceilings[0]),
     )
     parent = replace(parent_scope, tmp_folder="")
     for access, path in PAIRS:
@@ -426,7 +426,7 @@ def test_a_scope_includes_every_part_of_the_operator_policy():
     """Shows: L024."""
     above = Ceiling(set_by="above", read=("/q/**",))
     policy = OperatorPolicy(
-        deny_tools=("t",), deny_paths=("p/",), deny_agents=("g",), closed_paths=("/home/**",),
+        deny_tools=("t",), deny_paths=("p/",), deny_agents=("g",), retinue_paths=("/home/**",),
         ceiling=Ceiling(set_by=OPERATOR, read=("r",), write=("w/",), deny=("d",), tools=("x",)),
     )  # fmt: skip
     agent = Agent(

@@ -11,7 +11,7 @@ from retinue.domain.permissions.scope import Scope
 from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope
 from retinue.domain.skill import Skill
 
-BOUNDS = OperatorPolicy(closed_paths=("/cfg/**", "/home/r/**"))
+BOUNDS = OperatorPolicy(retinue_paths=("/cfg/**", "/home/r/**"))
 
 
 def skill(plugin: str) -> Skill:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from retinue.domain.model_turn import Model, Request
+from retinue.domain.model_turn import Model, ModelRequest
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry
 
@@ -14,8 +14,8 @@ def make_model_request(
     agent_name: str = "a",
     system: str = "",
     tools: tuple[ToolSpec, ...] = (),
-) -> Request:
-    return Request(
+) -> ModelRequest:
+    return ModelRequest(
         model=model,
         agent_name=agent_name,
         system=system,

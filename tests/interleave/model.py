@@ -11,7 +11,7 @@ from typing import Any
 from plan import Plan
 from process import ProcessLife
 
-from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Message, Notice, ToolResult, unanswered_calls
 from retinue.errors import ModelFailed
@@ -33,7 +33,9 @@ class RandomModel:
         self._life = life
         self._report_violation = report_violation
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         await self._life.pause()
         self._check_request(request)
         rng = self._random
@@ -51,7 +53,7 @@ class RandomModel:
     async def close(self) -> None:
         return
 
-    async def _fail(self, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def _fail(self, on_delta: Callable[[ReplyDelta], None]) -> ModelReply:
         kind = self._random.choice(("fails", "disconnects", "refuses", "sends nothing", "hangs"))
         if kind == "hangs":
             on_delta(ReplyDelta(text="I have"))
@@ -67,7 +69,7 @@ class RandomModel:
             stop=StopReason.REFUSED if kind == "refuses" else StopReason.END,
         )
 
-    def _reply(self, request: Request) -> Reply:
+    def _reply(self, request: ModelRequest) -> ModelReply:
         run_id = request.entries[-1].run
         replies = [
             each
@@ -83,7 +85,7 @@ class RandomModel:
             UnsavedToolCall(tool=name, arguments=json.dumps(CALLS[name](self._random, request)))
             for name in names
         )
-        return Reply(
+        return ModelReply(
             text=text,
             tool_calls=tool_calls,
             stop_reason=StopReason.TOOLS,
@@ -91,7 +93,7 @@ class RandomModel:
             model="played",
         )
 
-    def _check_request(self, request: Request) -> None:
+    def _check_request(self, request: ModelRequest) -> None:
         """Report a request that a provider would refuse, or that shows a notice twice."""
         if open_calls := unanswered_calls(request.entries):
             self._report_violation(f"a request while {open_calls[0].tool} {open_calls[0].id} has no result")
@@ -101,19 +103,19 @@ class RandomModel:
                 self._report_violation(f"the model is shown notice {notice} {count} times")
 
 
-def _text_reply(text: str, *, stop: StopReason = StopReason.END) -> Reply:
-    return Reply(text=text, stop_reason=stop, usage=Usage(input=1, output=1), model="played")
+def _text_reply(text: str, *, stop: StopReason = StopReason.END) -> ModelReply:
+    return ModelReply(text=text, stop_reason=stop, usage=Usage(input=1, output=1), model="played")
 
 
 def _random_task(rng: Random) -> str:
     return f"Look {rng.randrange(10**9)}."
 
 
-def _persistent_agent_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+def _persistent_agent_arguments(rng: Random, _: ModelRequest) -> Mapping[str, Any]:
     return {"preset": rng.choice(AGENTS), "description": "look", "prompt": _random_task(rng)}
 
 
-def _sessions_spawn_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+def _sessions_spawn_arguments(rng: Random, _: ModelRequest) -> Mapping[str, Any]:
     arguments: dict[str, Any] = {"task": _random_task(rng)}
     if rng.random() < 0.2:
         arguments["timeoutSeconds"] = rng.choice((0, 1, 3))
@@ -122,19 +124,19 @@ def _sessions_spawn_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
     return arguments
 
 
-def _agent_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+def _agent_arguments(rng: Random, _: ModelRequest) -> Mapping[str, Any]:
     keep = rng.random() < 0.7
     return {"agent_name": rng.choice(AGENTS), "task_prompt": _random_task(rng), "persist": keep}
 
 
-def _agent_ask_arguments(rng: Random, request: Request) -> Mapping[str, Any]:
+def _agent_ask_arguments(rng: Random, request: ModelRequest) -> Mapping[str, Any]:
     """Name an agent from an earlier tool result."""
     texts = (each.text for each in request.entries if isinstance(each, ToolResult))
     agent_ids = [agent_id for text in texts for agent_id in _AGENT_ID.findall(text)] or ["nobody"]
     return {"agent_id": rng.choice(agent_ids), "message": _random_task(rng)}
 
 
-def _agents_message_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+def _agents_message_arguments(rng: Random, _: ModelRequest) -> Mapping[str, Any]:
     return {
         "agentId": rng.choice(AGENTS),
         "content": _random_task(rng),
@@ -144,17 +146,17 @@ def _agents_message_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
     }
 
 
-def _spawn_subagent_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+def _spawn_subagent_arguments(rng: Random, _: ModelRequest) -> Mapping[str, Any]:
     mode = rng.choice(("blocking", "background"))
     return {"agentId": rng.choice(AGENTS), "prompt": _random_task(rng), "returnMode": mode}
 
 
-def _number_arguments(rng: Random, _: Request) -> Mapping[str, Any]:
+def _number_arguments(rng: Random, _: ModelRequest) -> Mapping[str, Any]:
     return {"number": rng.randrange(10**9)}
 
 
 _AGENT_ID = re.compile(r'"agent_id":"([^"]+)"')
-CALLS: Mapping[str, Callable[[Random, Request], Mapping[str, Any]]] = {
+CALLS: Mapping[str, Callable[[Random, ModelRequest], Mapping[str, Any]]] = {
     "PersistentAgent": _persistent_agent_arguments,
     "sessions_spawn": _sessions_spawn_arguments,
     "agent": _agent_arguments,

@@ -13,7 +13,7 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain import agent_pool
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.model_turn import Reply, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
@@ -33,10 +33,12 @@ def latest_agent_id(entries: Sequence[Entry]) -> str:
     return found[-1]
 
 
-def ask_latest_agent(message: str = "And who calls it?", *, times: int = 1) -> Callable[[Request], Reply]:
+def ask_latest_agent(
+    message: str = "And who calls it?", *, times: int = 1
+) -> Callable[[ModelRequest], ModelReply]:
     """Return a scripted step that asks the agent whose id came last."""
 
-    def reply(request: Request) -> Reply:
+    def reply(request: ModelRequest) -> ModelReply:
         arguments = json.dumps({"agent_id": latest_agent_id(request.entries), "message": message})
         return tool_call_reply(*[("agent_ask", arguments)] * times)
 
@@ -291,7 +293,7 @@ async def test_an_agent_leaves_the_pool_after_five_idle_minutes(runtime: Runtime
         offset = timedelta(minutes=4)
         session = await process.store.find(run.transcript_path)
 
-        def ask_after_five_minutes(request: Request) -> Reply:
+        def ask_after_five_minutes(request: ModelRequest) -> ModelReply:
             nonlocal offset
             offset = timedelta(minutes=9)
             return ask_latest_agent()(request)

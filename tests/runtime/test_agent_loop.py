@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
-from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.run import Status
 from retinue.domain.transcript import Message, ToolCall, ToolResult, unanswered_calls
 from retinue.runtime.run_control import cancel_run
@@ -29,7 +29,7 @@ async def test_the_task_is_on_disk_before_the_first_request(runtime: RuntimeFixt
     """Shows: A039, A040."""
     files: list[str] = []
 
-    def read_files_and_reply(_: Request) -> Reply:
+    def read_files_and_reply(_: ModelRequest) -> ModelReply:
         files.extend(path.read_text() for path in runtime.folder.rglob("session.md"))
         return text_reply("Done.")
 
@@ -153,12 +153,12 @@ async def test_entries_that_an_editor_overwrote_during_a_run_are_written_again(r
     """Shows: P14."""
     opened_text = ""
 
-    def open_in_an_editor(_: Request) -> Reply:
+    def open_in_an_editor(_: ModelRequest) -> ModelReply:
         nonlocal opened_text
         opened_text = path.read_text()
         return tool_call_reply(("ls", "{}"), text="Looking around.")
 
-    def save_in_the_editor(_: Request) -> Reply:
+    def save_in_the_editor(_: ModelRequest) -> ModelReply:
         path.write_text(opened_text.replace("Look.", "Look well."))
         return text_reply("Seen.")
 
@@ -174,7 +174,7 @@ async def test_entries_that_an_editor_overwrote_during_a_run_are_written_again(r
 
 async def test_the_model_that_actually_answered_is_recorded(runtime: RuntimeFixture):
     """Shows: M21."""
-    async with runtime.open(Reply(text="Hello.", model="cheaper-one")) as process:
+    async with runtime.open(ModelReply(text="Hello.", model="cheaper-one")) as process:
         run = await process.run("Hi.")
         assert run.model == "scripted:cheaper-one"
         reply = (await process.entries(run))[-1]
@@ -220,7 +220,7 @@ async def test_later_requests_of_a_run_begin_like_earlier_ones(runtime: RuntimeF
 
 
 async def test_a_truncated_reply_is_marked_as_truncated_in_the_file(runtime: RuntimeFixture):
-    reply = Reply(text="Long", truncation_notice="the rest was left out", stop_reason=StopReason.LENGTH)
+    reply = ModelReply(text="Long", truncation_notice="the rest was left out", stop_reason=StopReason.LENGTH)
     async with runtime.open(reply) as process:
         run = await process.run("Write a book.")
         message = (await process.entries(run))[-1]
@@ -238,7 +238,7 @@ async def test_a_truncated_tool_call_is_not_executed_and_gets_an_error_result(ru
         executed.append(what)
         return "acted"
 
-    truncated = Reply(
+    truncated = ModelReply(
         text="",
         tool_calls=(
             UnsavedToolCall(tool="act", arguments='{"what": "ha', invalid_reason="its arguments were cut"),
@@ -269,7 +269,9 @@ async def test_a_task_typed_into_the_file_is_not_appended_again(runtime: Runtime
 class RetryingProvider:
     """A provider that streams thinking, discards a failed attempt and waits before it answers."""
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         on_delta(ReplyDelta(thinking="Hmm."))
         on_delta(ReplyDelta(text="A false "))
         on_delta(ReplyDelta(is_discarded=True))

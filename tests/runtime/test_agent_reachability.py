@@ -14,7 +14,7 @@ from retinue.domain.agent import PathPatterns
 from retinue.domain.approval import Answer, ApprovalPolicy
 from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.limits import Limits, SubagentSettings
-from retinue.domain.model_turn import Reply, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest
 from retinue.domain.run import Run, Status
 from retinue.runtime.spawn import create_session
 from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
@@ -327,7 +327,7 @@ async def test_agents_list_applies_a_deny_added_to_the_configuration_meanwhile(r
         text_reply("Done."),
     ]
 
-    def deny_todo(_: Request) -> Reply:
+    def deny_todo(_: ModelRequest) -> ModelReply:
         denied.append("todo")
         return main[1]
 

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 
 from retinue.domain.approval import Answer, ApprovalPolicy
-from retinue.domain.model_turn import Reply, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest
 from retinue.domain.run import RunRequest, Status
 from retinue.domain.transcript import Entry, Message, Notice, ToolResult
 from retinue.errors import Failed
 from retinue.interfaces import Transaction
 from retinue.runtime.agent_loop import INTERRUPTED_NOTE
-from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.interrupts import interrupt_run
 from retinue.runtime.spawn import spawn_child
 from retinue.testing.memory_ledger import MemoryLedger
@@ -32,10 +32,10 @@ def agent_call(task: str) -> tuple[str, str]:
     return "agent", json.dumps({"agent_name": "helper", "task_prompt": task})
 
 
-def ask_latest_agent(message: str) -> Callable[[Request], Reply]:
+def ask_latest_agent(message: str) -> Callable[[ModelRequest], ModelReply]:
     """Return a scripted step that asks the agent whose id came last."""
 
-    def reply(request: Request) -> Reply:
+    def reply(request: ModelRequest) -> ModelReply:
         results = [json.loads(each.text) for each in request.entries if isinstance(each, ToolResult)]
         ids = [each["agent_id"] for each in results if "agent_id" in each]
         return tool_call_reply(("agent_ask", json.dumps({"agent_id": ids[-1], "message": message})))

@@ -9,7 +9,7 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
 
 from retinue.domain.approval import Answer, ApprovalPolicy
-from retinue.domain.model_turn import ProviderToolCall, Reply, ReplyDelta, ReplyStep, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest, ProviderToolCall, ReplyDelta, ReplyStep
 from retinue.domain.run import Reason, Run, Status, Usage, WaitReason
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.side_effect import SideEffect, SideEffectState
@@ -31,7 +31,7 @@ LIST_CALL = ProviderToolCall(
     is_finished=True,
 )
 FAILED_CALL = ProviderToolCall(id="t2", tool="Edit", arguments="{}", result="no such file", is_finished=True)
-REPLY_WITH_CALLS = Reply(
+REPLY_WITH_CALLS = ModelReply(
     text="It is done.",
     steps=(ReplyStep(text="I look.", tool_calls=(LIST_CALL, FAILED_CALL)),),
     usage=Usage(input=9, output=2),
@@ -204,7 +204,9 @@ class HangingProvider:
     def __init__(self) -> None:
         self.calls_streamed = asyncio.Event()
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         on_delta(ReplyDelta(text="I look."))
         on_delta(
             ReplyDelta(

@@ -14,7 +14,7 @@ from retinue.agents.definition_file import parse_preset
 from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.delivery import DeliveryState
 from retinue.domain.limits import Limits
-from retinue.domain.model_turn import Reply, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Notice, ToolResult
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
@@ -118,7 +118,7 @@ async def test_a_follow_up_question_to_a_child_returns_a_second_report(runtime: 
     runtime.write_agent("helper")
     spawn = tool_call_reply(("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."})))
 
-    def ask_child(request: Request) -> Reply:
+    def ask_child(request: ModelRequest) -> ModelReply:
         (result,) = [entry for entry in request.entries if isinstance(entry, ToolResult)]
         arguments = {"agent_id": json.loads(result.text)["agent_id"], "message": "And then?"}
         return tool_call_reply(("agent_ask", json.dumps(arguments)))
@@ -139,7 +139,7 @@ async def test_a_child_cannot_read_its_parents_transcript_or_its_own_preset(runt
     runtime.write_agent("main")
     runtime.write_agent("helper")
 
-    def read_protected_files(request: Request) -> Reply:
+    def read_protected_files(request: ModelRequest) -> ModelReply:
         preset = Path(next(each for each in runtime.folder.rglob("agents/*/preset.md")))
         parent = preset.parents[2] / "session.md"
         calls = [("read", json.dumps({"path": str(path)})) for path in (parent, preset)]
@@ -152,7 +152,7 @@ async def test_a_child_cannot_read_its_parents_transcript_or_its_own_preset(runt
     ]
     by_agent = {"main": main, "helper": [read_protected_files, text_reply("Nothing could be read.")]}
     async with runtime.open(
-        by_agent=by_agent, operator_policy=lambda: OperatorPolicy(closed_paths=closed)
+        by_agent=by_agent, operator_policy=lambda: OperatorPolicy(retinue_paths=closed)
     ) as process:
         await process.submit("Go.", agent="main")
         _, child = await process.wait_until_idle()

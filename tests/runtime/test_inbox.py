@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
 from retinue.domain.delivery import Delivery, DeliveryState
-from retinue.domain.model_turn import Reply, ReplyDelta, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Run
 from retinue.domain.transcript import Notice
@@ -43,7 +43,9 @@ class SlowProvider:
     main_requests: int = 0
     second_requested: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         if request.agent_name == "helper":
             await self.second_requested.wait()
         else:

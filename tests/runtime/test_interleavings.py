@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 
 from retinue.domain.delivery import DeliveryState
-from retinue.domain.model_turn import Reply, ReplyDelta, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Message, Notice
 from retinue.errors import ModelFailed
@@ -58,7 +58,9 @@ class FailingProvider(FakeProvider):
     second_requested: asyncio.Event = field(default_factory=asyncio.Event)
     worker_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         is_requester = request.entries[0].text == "Go." if isinstance(request.entries[0], Message) else False
         if (
             is_requester

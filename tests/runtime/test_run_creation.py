@@ -7,7 +7,7 @@ from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
 from retinue.domain.limits import Limits
-from retinue.domain.model_turn import Reply, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest
 from retinue.domain.run import ClaimResult, Reason, Status
 from retinue.domain.transcript import Message
 from retinue.errors import NotFound, Refused
@@ -72,7 +72,7 @@ async def test_a_run_cannot_be_claimed_before_older_runs_of_its_session(runtime:
 async def test_a_new_run_does_not_overtake_queued_runs_of_its_session(runtime: RuntimeFixture):
     """Shows: C044."""
 
-    def answer(request: Request) -> Reply:
+    def answer(request: ModelRequest) -> ModelReply:
         message = request.entries[-1]
         assert isinstance(message, Message)
         return text_reply(f"Re: {message.text}")
@@ -110,7 +110,7 @@ async def test_fifty_submitted_runs_never_exceed_the_limit_of_live_runs(runtime:
         active -= 1
         return "was busy"
 
-    def reply(request: Request) -> Reply:
+    def reply(request: ModelRequest) -> ModelReply:
         return tool_call_reply(("busy", "{}")) if len(request.entries) == 1 else text_reply("Done.")
 
     steps = [reply] * 100

@@ -7,7 +7,7 @@ from intercepted_io import InterceptedStore
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
-from retinue.domain.model_turn import Reply, Request, StopReason
+from retinue.domain.model_turn import ModelReply, ModelRequest, StopReason
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Entry, Message, Notice, ToolResult, unanswered_calls
 from retinue.errors import DiskError, ModelFailed
@@ -113,7 +113,7 @@ async def test_a_run_cancelled_while_its_reply_is_written_saves_the_reply_once(r
     """Appending is slow because a person edited the file, and runs in a thread because another session is open."""
     call = tool_call_reply(("ls", "{}"), text="I look around.")
 
-    def edit_file_and_cancel(request: Request) -> Reply:
+    def edit_file_and_cancel(request: ModelRequest) -> ModelReply:
         path = next(path for path in runtime.folder.rglob("session.md") if path.read_text())
         path.write_text(path.read_text().replace("Look.", "Look around."))
         # The event loop calls this first while the thread writes.
@@ -156,7 +156,7 @@ async def test_cancelling_a_run_twice_has_the_effect_of_once(runtime: RuntimeFix
 
 
 async def test_an_unexpected_error_ends_only_the_run_that_raised_it(runtime: RuntimeFixture):
-    def raise_error(_: Request) -> Reply:
+    def raise_error(_: ModelRequest) -> ModelReply:
         raise ZeroDivisionError("a defect")
 
     async with runtime.open(by_agent={"general": [text_reply("Fine.")], "broken": [raise_error]}) as process:

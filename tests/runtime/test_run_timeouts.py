@@ -9,7 +9,7 @@ from runtime_fixture import RuntimeFixture
 
 from retinue.domain.approval import Answer, ApprovalPolicy
 from retinue.domain.limits import Limits
-from retinue.domain.model_turn import Reply, ReplyDelta, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.run import Reason, Status, WaitReason
 from retinue.interfaces import Provider
 from retinue.runtime import run_control
@@ -34,7 +34,9 @@ class EndlessProvider(Provider):
         self.delay_s = delay_s
         self.stop_count = 0
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         if request.agent_name != self.agent:
             return await self.scripted.request_reply(request, on_delta)
         try:

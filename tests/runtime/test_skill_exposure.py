@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.domain.agent import ToolExposure
-from retinue.domain.mcp_tool import McpTool, PinnedTool
+from retinue.domain.mcp import McpTool, PinnedTool
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.skill import Skill
 from retinue.interfaces import Tool

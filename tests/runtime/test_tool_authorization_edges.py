@@ -16,7 +16,7 @@ from retinue.domain.approval import Answer, ApprovalPolicy, ApprovalState, ToolA
 from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.clock import Clock
 from retinue.domain.limits import Limits
-from retinue.domain.model_turn import Reply, Request
+from retinue.domain.model_turn import ModelReply, ModelRequest
 from retinue.domain.run import Status
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import OutOfScope
@@ -92,7 +92,7 @@ async def test_a_path_allowed_once_and_denied_since_is_refused_and_keeps_its_app
     """Shows: L024."""
     policies = [OperatorPolicy()]
 
-    def deny_and_read(_: Request) -> Reply:
+    def deny_and_read(_: ModelRequest) -> ModelReply:
         policies.append(OperatorPolicy(deny_paths=(OUTSIDE,)))
         return tool_call_reply(("read", json.dumps({"path": OUTSIDE})))
 

@@ -10,7 +10,7 @@ from runtime_fixture import RuntimeFixture
 
 from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_REPLIES, MAX_TOOL_RESULT_CHARS, Limits
-from retinue.domain.model_turn import Reply
+from retinue.domain.model_turn import ModelReply
 from retinue.domain.run import Reason, Status
 from retinue.errors import OutOfScope
 from retinue.interfaces import Call, Tool
@@ -314,7 +314,9 @@ async def test_calls_of_a_refused_reply_are_not_executed(runtime: RuntimeFixture
     """Shows: M19."""
     refused = tool_call_reply(("todo_add", "{}"))
     async with runtime.open(
-        Reply(text="No.", tool_calls=refused.tool_calls, stop_reason=type(refused.stop_reason)("refused")),
+        ModelReply(
+            text="No.", tool_calls=refused.tool_calls, stop_reason=type(refused.stop_reason)("refused")
+        ),
         tools=TOOLS,
     ) as process:
         run = await process.run("Try.")

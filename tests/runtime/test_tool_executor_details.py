@@ -8,7 +8,7 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.limits import MAX_ARGUMENT_BYTES
-from retinue.domain.model_turn import Reply, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import ModelReply, StopReason, UnsavedToolCall
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Rule
 from retinue.domain.run import Status
@@ -47,7 +47,7 @@ async def answer_approval(process: RuntimeProcess, approval: Approval, decision:
 
 
 async def test_a_truncated_call_is_not_executed(runtime: RuntimeFixture):
-    truncated = Reply(
+    truncated = ModelReply(
         text="",
         tool_calls=(UnsavedToolCall(tool="look", arguments="{}", invalid_reason="it was cut short"),),
         stop_reason=StopReason.TOOLS,

@@ -73,7 +73,7 @@ async def test_write_refuses_paths_outside_the_scope(use: UseTool, ws: Path):
 def test_write_and_edit_declare_their_access_and_resource():
     for name in ("write", "edit"):
         tool = built_in_tools()[name]
-        assert (tool.access, str(tool.ask_policy)) == ("write", "unless granted")
+        assert (tool.access, str(tool.approval_requirement)) == ("write", "unless granted")
         assert tool.resource_of is not None
         assert tool.resource_of({"path": "a/b"}) == "a/b"
 

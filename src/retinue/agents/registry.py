@@ -9,8 +9,9 @@ from typing import Any, Protocol, Self
 
 from msgspec import Struct
 
-from retinue.agents import ceilings, definition_file
+from retinue.agents import definition_file
 from retinue.agents.fields import PartialDefinition, merge_definitions
+from retinue.agents.operator_ceiling import apply_operator_ceiling
 from retinue.agents.project import Project, agent_names_in, check_harmless, layer_from_snapshot
 from retinue.agents.sources import (
     DefinitionFileCache,
@@ -322,7 +323,7 @@ class _DefinitionMerge:
             agent = definition_file.build_agent(partial, name)
         except InvalidValue as error:
             raise BadDefinition(_topmost_file(layers), str(error)) from error
-        clipped_agent, clip_notes = ceilings.clip_to_ceiling(agent, self.registry.ceiling)
+        clipped_agent, clip_notes = apply_operator_ceiling(agent, self.registry.ceiling)
         is_single_source = len(layers) == 1 and not clip_notes
         verbatim = layers[0].text if is_single_source else None
         preset = verbatim if verbatim is not None else definition_file.render_definition(clipped_agent)

@@ -122,7 +122,7 @@ def operator_policy_from_config(config: Config) -> OperatorPolicy:
         deny_tools=config.deny.get("tools", ()),
         deny_paths=config.deny.get("paths", ()),
         deny_agents=config.deny.get("agents", ()),
-        closed_paths=tuple(
+        retinue_paths=tuple(
             subtree_pattern(os.path.realpath(folder)) for folder in (config.home, config.config_dir)
         ),
         ceiling=replace(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from retinue import __version__
 from retinue.config.load import Config
-from retinue.domain.mcp_tool import McpServer, ToolComparison
+from retinue.domain.mcp import McpServerConfig, ToolComparison
 from retinue.errors import Failed
 from retinue.mcp.client import McpClient
 from retinue.mcp.connection import McpConnection
@@ -23,7 +23,7 @@ class McpConnectionPool:
         self._on_tool_changed = on_tool_changed
         self._connections: dict[str, McpConnection] = {}
 
-    def connection(self, config: McpServer) -> McpConnection:
+    def connection(self, config: McpServerConfig) -> McpConnection:
         if config.name not in self._connections:
             self._connections[config.name] = McpConnection(
                 config,
@@ -33,7 +33,7 @@ class McpConnectionPool:
             )
         return self._connections[config.name]
 
-    def location(self, config: McpServer) -> str | None:
+    def location(self, config: McpServerConfig) -> str | None:
         """Return the server's URL or the path of its program, or None if the program is not installed."""
         return config.url or find_executable(config.command, self._server_environment(config))
 
@@ -41,12 +41,12 @@ class McpConnectionPool:
         for each in self._connections.values():
             await each.close()
 
-    async def _open_client(self, config: McpServer) -> McpClient:
+    async def _open_client(self, config: McpServerConfig) -> McpClient:
         return self._http_client(config) if config.url else await self._start_stdio_client(config)
 
-    def _http_client(self, config: McpServer) -> McpClient:
+    def _http_client(self, config: McpServerConfig) -> McpClient:
         """Create a client for an HTTP server; the HTTP code is imported on first use."""
-        from retinue.providers.http.message_exchange import StreamableHttpTransport
+        from retinue.providers.http.mcp_transport import StreamableHttpTransport
 
         headers = dict(config.headers)
         if config.bearer_env:
@@ -55,7 +55,7 @@ class McpConnectionPool:
             headers["Authorization"] = f"Bearer {key}"
         return HttpMcpClient(config.name, StreamableHttpTransport(config.url, headers))
 
-    async def _start_stdio_client(self, config: McpServer) -> McpClient:
+    async def _start_stdio_client(self, config: McpServerConfig) -> McpClient:
         """Start a server program.
 
         By default it runs in a folder of its own, never in a workspace, whose files could affect it.
@@ -83,5 +83,5 @@ class McpConnectionPool:
         )
         return client
 
-    def _server_environment(self, config: McpServer) -> Mapping[str, str]:
+    def _server_environment(self, config: McpServerConfig) -> Mapping[str, str]:
         return build_environment(self._config.env, config.inherit, config.env)

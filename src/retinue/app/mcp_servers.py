@@ -10,8 +10,8 @@ from typing import Any
 from retinue.agents.validators import known_names_hint
 from retinue.config.load import Config
 from retinue.domain.clock import Clock
-from retinue.domain.mcp_tool import (
-    McpServer,
+from retinue.domain.mcp import (
+    McpServerConfig,
     McpTool,
     PinnedTool,
     ToolComparison,
@@ -117,7 +117,7 @@ class McpServerService:
                     taken_names.add(api_tool_name(name))
         return table
 
-    def _tool_caller(self, config: McpServer) -> CallMcpTool:
+    def _tool_caller(self, config: McpServerConfig) -> CallMcpTool:
         async def call_tool(pin: PinnedTool, arguments: Mapping[str, Any]) -> str:
             return await self._connections.connection(config).call_tool(pin, arguments)
 
@@ -135,7 +135,7 @@ class McpServerService:
 
         return McpConnectionPool(self._config, self._mark_changed)
 
-    def _server_config(self, server: str) -> McpServer:
+    def _server_config(self, server: str) -> McpServerConfig:
         if server not in self._servers:
             suggestion = (
                 known_names_hint(server, self._servers)

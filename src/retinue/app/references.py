@@ -7,7 +7,7 @@ from functools import partial
 
 from retinue.app.home_access import HomeAccess
 from retinue.domain.run import Run, Status
-from retinue.domain.session import Session
+from retinue.domain.session import DELETED_SESSION_RETENTION_DAYS, Session
 from retinue.errors import NotFound, UsageError
 from retinue.interfaces import Transaction
 
@@ -84,7 +84,7 @@ async def _session_of_run(run: Run, home: HomeAccess) -> Session:
         with suppress(NotFound):
             return await home.store.find(ref)
     raise NotFound(
-        f"{run.slug}, the session of run {run.id}, is gone. If it was deleted in the last 30 days, "
+        f"{run.slug}, the session of run {run.id}, is gone. If it was deleted in the last {DELETED_SESSION_RETENTION_DAYS} days, "
         f"restore it with `retinue sessions restore {run.session_id}`."
     )
 

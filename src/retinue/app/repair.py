@@ -40,7 +40,7 @@ SESSION_GONE = "its session is gone: {path}"
 NEW_LEDGER_ADVICE = (
     "all sessions are kept, but unfinished runs are lost; to continue one, send its session a message"
 )
-_TMP_RETENTION_SECONDS = 30 * 24 * 3600
+SESSION_TMP_RETENTION_SECONDS = 30 * 24 * 3600
 
 RepairAction = Callable[[], Awaitable[str]]
 
@@ -297,4 +297,4 @@ def _expired_session_folders(folder: Path, session_ids: set[str]) -> list[Path]:
     except OSError:
         return []
     now = time.time()
-    return [path for path in found if now - os.lstat(path).st_mtime > _TMP_RETENTION_SECONDS]
+    return [path for path in found if now - os.lstat(path).st_mtime > SESSION_TMP_RETENTION_SECONDS]

@@ -18,7 +18,8 @@ from retinue.domain.transcript import Message
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition, NotFound, Refused, UsageError
 from retinue.runtime import run_control
-from retinue.runtime.child_workspace import ChildSpec, apply_workspace_override
+from retinue.runtime.child_permissions import ChildSpec
+from retinue.runtime.child_workspace import apply_workspace_override
 from retinue.runtime.exit_tools import validate_exit_tools
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_plan import load_definition

@@ -14,7 +14,7 @@ from retinue.cli.trust import YES_OPTION
 from retinue.cli.ui.terminal import Column, Terminal
 from retinue.cli.user_prompts import UserPrompter
 from retinue.domain.glob import first_match
-from retinue.domain.mcp_tool import McpTool, ToolComparison, TrustState, qualified_tool_name
+from retinue.domain.mcp import McpTool, ToolComparison, TrustState, qualified_tool_name
 from retinue.errors import Cancelled, NotFound, UsageError
 
 SERVER_COLUMNS: Sequence[Column] = (

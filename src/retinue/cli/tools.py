@@ -56,7 +56,7 @@ def tool_as_json(tool: Tool, verdict: Verdict) -> dict[str, Any]:
         "description": tool.spec.description,
         "available": verdict.ok,
         "rule": verdict.rule,
-        "approval": str(tool.ask_policy),
+        "approval": str(tool.approval_requirement),
         "effect": str(tool.effect),
         "capabilities": list(tool.capabilities),
         "is_delegation": tool.is_delegation,

@@ -13,9 +13,9 @@ from retinue.agents.registry import FileAgentRegistry, InlineDefinition
 from retinue.agents.validators import InvalidValue
 from retinue.config.schema import URL_PREFIX, parse_settings
 from retinue.domain.limits import Limits, SubagentSettings
-from retinue.domain.mcp_tool import McpServer
+from retinue.domain.mcp import McpServerConfig
 from retinue.domain.pricing import Price, Prices
-from retinue.domain.providers import API_SERVERS, PROVIDERS, ApiServer
+from retinue.domain.providers import MODEL_APIS, PROVIDERS, ModelApi
 from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.storage import strict_json
@@ -49,7 +49,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
 
 def _default_providers() -> Mapping[str, ProviderConfig]:
-    return {name: ProviderConfig(base_url=api.base_url) for name, api in API_SERVERS.items()}
+    return {name: ProviderConfig(base_url=api.base_url) for name, api in MODEL_APIS.items()}
 
 
 class Config(SecretFieldsStruct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
     """Denied to every agent, by kind: tools, paths, agents."""
     web_hosts: tuple[str, ...] = ()
     """Sites that web_fetch may reach. If there are none, the tool does not exist."""
-    mcp: tuple[McpServer, ...] = ()
+    mcp: tuple[McpServerConfig, ...] = ()
     """MCP servers."""
     prices: Prices = field(default_factory=dict[str, Price])
     """Token prices, for displayed sums only."""
@@ -198,7 +198,7 @@ def load_config(env: Mapping[str, str], *, home: str | None = None) -> Config:
     configured_providers: Mapping[str, Any] = parsed.pop("providers", None) or {}
     providers = {
         name: _load_provider(api, env, configured_providers.get(name) or {})
-        for name, api in API_SERVERS.items()
+        for name, api in MODEL_APIS.items()
     }
     config = Config(
         home=home_dir, config_dir=folder, file=file, model=model, providers=providers, env=env, **parsed
@@ -281,7 +281,7 @@ def _parse_toml(text: str) -> dict[str, Any]:
         raise ParseError(1, f"is not valid TOML: {error}") from error
 
 
-def _load_provider(api: ApiServer, env: Mapping[str, str], configured: Mapping[str, Any]) -> ProviderConfig:
+def _load_provider(api: ModelApi, env: Mapping[str, str], configured: Mapping[str, Any]) -> ProviderConfig:
     """Combine configuration and environment; the environment takes precedence."""
     url = env.get(api.url_variable)
     if url and not URL_PREFIX.match(url):

@@ -12,10 +12,10 @@ from retinue.agents.dialects import key_aliases
 from retinue.agents.registry import InlineDefinition
 from retinue.agents.validators import InvalidValue, KeyPath
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH, Limits, SubagentSettings
-from retinue.domain.mcp_tool import McpServer, server_name_problem
+from retinue.domain.mcp import McpServerConfig, server_name_problem
 from retinue.domain.permissions.urls import InvalidUrl, parse_site
 from retinue.domain.pricing import Price
-from retinue.domain.providers import API_SERVERS
+from retinue.domain.providers import MODEL_APIS
 
 APPROVAL_POLICIES = ("ask", "auto", "deny")
 SANDBOX_LEVELS = ("none", "landlock", "strict")
@@ -96,7 +96,7 @@ _PRICE = validators.map_with_keys(
 )
 _SANDBOX = validators.map_with_keys({"minimum": validators.one_of(SANDBOX_LEVELS)})
 _PROVIDER = validators.map_with_keys({"base_url": _parse_url, "api_key": validators.line_value})
-_PROVIDERS = validators.map_with_keys(dict.fromkeys(API_SERVERS, _PROVIDER))
+_PROVIDERS = validators.map_with_keys(dict.fromkeys(MODEL_APIS, _PROVIDER))
 _SUBAGENTS = validators.map_with_keys(
     {
         "allow_agents": validators.name_list,
@@ -187,9 +187,9 @@ def _parse_inline_agents(value: Any, path: KeyPath) -> tuple[InlineDefinition, .
     return tuple(agents.values())
 
 
-def _parse_mcp_servers(value: Any, path: KeyPath) -> tuple[McpServer, ...]:
+def _parse_mcp_servers(value: Any, path: KeyPath) -> tuple[McpServerConfig, ...]:
     """Parse the MCP servers by name; null counts as absent."""
-    servers: list[McpServer] = []
+    servers: list[McpServerConfig] = []
     for name, raw in validators.string_map(value, path).items():
         item_path = (*path, name)
         if problem := server_name_problem(name):
@@ -197,7 +197,7 @@ def _parse_mcp_servers(value: Any, path: KeyPath) -> tuple[McpServer, ...]:
         if raw is None:
             continue
         fields_given = {key: each for key, each in _SERVER(raw, item_path).items() if each is not None}
-        servers.append(McpServer(name=name, **_check_one_transport(fields_given, item_path)))
+        servers.append(McpServerConfig(name=name, **_check_one_transport(fields_given, item_path)))
     return tuple(servers)
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from retinue import app as application
 from retinue.app import App
-from retinue.domain.providers import API_SERVERS
+from retinue.domain.providers import MODEL_APIS
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Entry, Message, ToolCall, public_entry_id
 
@@ -25,7 +25,7 @@ PARENT_AGENT = "orchestrator"
 MODEL = "local:smollm2"
 DOCUMENTS = ("bees.md", "tides.md", "bread.md")
 TASK = "Ask an explorer to read bees.md, an explorer to read tides.md and an explorer to read bread.md."
-REMOVED_ENV_PREFIXES = ("RETINUE_", *(api.env_prefix for api in API_SERVERS.values()))
+REMOVED_ENV_PREFIXES = ("RETINUE_", *(api.env_prefix for api in MODEL_APIS.values()))
 POLL_SECONDS = 0.25
 TIMEOUT_S = 170.0
 """Time limit for the whole demonstration; unfinished runs can be resumed later."""

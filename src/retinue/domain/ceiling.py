@@ -109,12 +109,12 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
 
 
 class OperatorPolicy(Struct, frozen=True, kw_only=True):
-    """The operator's policy for every scope: what is denied now, closed paths, and the maximum rights."""
+    """The operator's policy for every scope: what is denied now, where Retinue's own files are, and the maximum rights."""
 
     deny_tools: Globs = ()
     deny_paths: Globs = ()
     deny_agents: Globs = ()
-    closed_paths: Globs = ()
+    retinue_paths: Globs = ()
     """Retinue's own home and configuration folders."""
     ceiling: Ceiling = Ceiling(set_by=OPERATOR)
     """Its paths may be relative to each session's workspace."""

@@ -109,7 +109,7 @@ def _format_agents_message(run: Run, result: str) -> str:
     return f"[Async response, responseId={run.id}]: {text}"
 
 
-def _format_inbox(run: Run, result: str) -> str:
+def _format_subagent_result(run: Run, result: str) -> str:
     if run.status is Status.DONE:
         return f"{run_label(run)} complete.\n\n{result}"
     return f"{run_label(run)} error: {_failure_text(run, result)}"
@@ -124,8 +124,8 @@ def _failure_text(run: Run, result: str) -> str:
 ANNOUNCEMENT_FORMATS: Mapping[str, AnnouncementFormat] = {
     "sessions_spawn": _format_sessions_spawn,
     "agents_message": _format_agents_message,
-    "spawn_subagent": _format_inbox,
-    "request_review": _format_inbox,
+    "spawn_subagent": _format_subagent_result,
+    "request_review": _format_subagent_result,
 }
 
 

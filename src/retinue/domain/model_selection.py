@@ -5,7 +5,7 @@ import re
 from retinue.domain.agent import Agent, AgentType
 from retinue.domain.cli_agent import DEFAULT_MODEL
 from retinue.domain.model_turn import Model
-from retinue.domain.providers import API_SERVERS, CLI_AGENTS, PROVIDER_ALIASES, PROVIDERS
+from retinue.domain.providers import CLI_AGENTS, MODEL_APIS, PROVIDER_ALIASES, PROVIDERS
 from retinue.errors import BadConfig
 
 MODEL_FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -21,9 +21,9 @@ DEMO_MODEL_LABEL = "a demonstration model"
 """Label of the small local model wherever it is shown."""
 
 NO_MODEL_MESSAGE = (
-    f"No model configured. Set {' or '.join(api.key_variable for api in API_SERVERS.values())}, "
+    f"No model configured. Set {' or '.join(api.key_variable for api in MODEL_APIS.values())}, "
     "or choose a model with --model, RETINUE_MODEL or `model` in the configuration "
-    f"(as {', '.join(f'{name}:NAME' for name in API_SERVERS)} or scripted:FILE). Without a key, "
+    f"(as {', '.join(f'{name}:NAME' for name in MODEL_APIS)} or scripted:FILE). Without a key, "
     "`retinue models pull` downloads a small demonstration model."
 )
 
@@ -121,6 +121,6 @@ def _guess_provider(name: str, fallback: str | None) -> str:
     if fallback is None:
         raise BadConfig(
             f"the provider of the model {name!r} is unknown: "
-            f"write {' or '.join(f'{provider}:{name}' for provider in API_SERVERS)}"
+            f"write {' or '.join(f'{provider}:{name}' for provider in MODEL_APIS)}"
         )
     return fallback

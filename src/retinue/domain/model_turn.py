@@ -29,7 +29,7 @@ class Model(Struct, frozen=True, kw_only=True):
         return f"{self.provider}:{self.name}"
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class ModelRequest(Struct, frozen=True, kw_only=True):
     """A request for one model turn.
 
     Between the turns of a run only `entries` changes, and only by growing at its end.
@@ -89,7 +89,7 @@ class ReplyStep(Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ProviderToolCall, ...]
 
 
-class Reply(Struct, frozen=True, kw_only=True):
+class ModelReply(Struct, frozen=True, kw_only=True):
     """A complete reply. A stream that ends without a stop reason is an error instead."""
 
     text: str

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 
-class ApiServer(Struct, frozen=True, kw_only=True):
+class ModelApi(Struct, frozen=True, kw_only=True):
     """A provider's own server; the user can set its URL and key in the environment or under `providers`."""
 
     base_url: str
@@ -62,7 +62,7 @@ class ProviderSpec(Struct, frozen=True, kw_only=True):
     """Used if no model is configured and this one can be used."""
     is_demo: bool = False
     """Its models are only for demonstrations."""
-    api: ApiServer | None = None
+    api: ModelApi | None = None
     cli_agent: CliAgentKind | None = None
 
     @property
@@ -91,7 +91,7 @@ _ROWS = (
         },
         model_pattern=r"gpt|chatgpt|o\d",
         default_model_name="gpt-5-mini",
-        api=ApiServer(base_url="https://api.openai.com/v1", env_prefix="OPENAI_"),
+        api=ModelApi(base_url="https://api.openai.com/v1", env_prefix="OPENAI_"),
     ),
     ProviderSpec(
         name="anthropic",
@@ -99,7 +99,7 @@ _ROWS = (
         foreign_names={"claude": "anthropic", "anthropic": "anthropic"},
         model_pattern="claude",
         default_model_name="claude-sonnet-4-5",
-        api=ApiServer(base_url="https://api.anthropic.com", env_prefix="ANTHROPIC_"),
+        api=ModelApi(base_url="https://api.anthropic.com", env_prefix="ANTHROPIC_"),
     ),
     ProviderSpec(
         name="scripted",
@@ -179,7 +179,7 @@ _ROWS = (
 PROVIDERS: Mapping[str, ProviderSpec] = {row.name: row for row in _ROWS}
 """Every provider by name, in the order of lists and of preference for the default model."""
 
-API_SERVERS: Mapping[str, ApiServer] = {row.name: row.api for row in _ROWS if row.api is not None}
+MODEL_APIS: Mapping[str, ModelApi] = {row.name: row.api for row in _ROWS if row.api is not None}
 CLI_AGENTS: Mapping[str, CliAgentKind] = {
     row.name: row.cli_agent for row in _ROWS if row.cli_agent is not None
 }

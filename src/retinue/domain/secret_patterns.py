@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-_MIN_RUN_CHARS = 20
+_MIN_TOKEN_CHARS = 20
 """Every pattern except URLs and private keys contains at least this many token characters in a row."""
 MIN_SECRET_CHARS = 8
 """No pattern is shorter: `://:abc@` is one."""
@@ -26,7 +26,7 @@ An escaped newline in JSON or a percent-encoded byte of a URL does not count as 
 
 
 @dataclass(frozen=True, slots=True)
-class CharRun:
+class CharRepeat:
     """A number of characters of one kind."""
 
     chars: str
@@ -46,7 +46,7 @@ class Lookaround:
     expression: str
 
 
-PatternPart = str | CharRun | Lookaround
+PatternPart = str | CharRepeat | Lookaround
 SecretPattern = tuple[PatternPart, ...]
 
 
@@ -64,64 +64,67 @@ def _not_followed_by(chars: str) -> Lookaround:
 
 
 _PREFIXED_TOKENS: tuple[SecretPattern, ...] = (
-    ("sk-ant-", _has_digit(_WORD_CHARS), CharRun(_WORD_CHARS, 16, 512)),
-    ("sk-proj-", _has_digit(_WORD_CHARS), CharRun(_WORD_CHARS, 16, 512)),
-    ("sk-svcacct-", _has_digit(_WORD_CHARS), CharRun(_WORD_CHARS, 16, 512)),
-    ("sk-admin-", _has_digit(_WORD_CHARS), CharRun(_WORD_CHARS, 16, 512)),
-    ("sk-or-v1-", CharRun("a-f0-9", 32, 128)),
-    ("sk-", _has_digit(_ALPHANUMERIC), CharRun(_ALPHANUMERIC, 20, 256)),
-    ("gh", CharRun("pousr", 1, 1), "_", CharRun(_ALPHANUMERIC, 30, 255)),
-    ("github_pat_", CharRun(_ALPHANUMERIC + "_", 22, 255)),
-    ("glpat-", CharRun(_WORD_CHARS, 20, 255)),
+    ("sk-ant-", _has_digit(_WORD_CHARS), CharRepeat(_WORD_CHARS, 16, 512)),
+    ("sk-proj-", _has_digit(_WORD_CHARS), CharRepeat(_WORD_CHARS, 16, 512)),
+    ("sk-svcacct-", _has_digit(_WORD_CHARS), CharRepeat(_WORD_CHARS, 16, 512)),
+    ("sk-admin-", _has_digit(_WORD_CHARS), CharRepeat(_WORD_CHARS, 16, 512)),
+    ("sk-or-v1-", CharRepeat("a-f0-9", 32, 128)),
+    ("sk-", _has_digit(_ALPHANUMERIC), CharRepeat(_ALPHANUMERIC, 20, 256)),
+    ("gh", CharRepeat("pousr", 1, 1), "_", CharRepeat(_ALPHANUMERIC, 30, 255)),
+    ("github_pat_", CharRepeat(_ALPHANUMERIC + "_", 22, 255)),
+    ("glpat-", CharRepeat(_WORD_CHARS, 20, 255)),
     (
         "xox",
-        CharRun("abeoprs", 1, 1),
+        CharRepeat("abeoprs", 1, 1),
         "-",
         _has_digit(_ALPHANUMERIC + r"\-"),
-        CharRun(_ALPHANUMERIC + r"\-", 15, 255),
+        CharRepeat(_ALPHANUMERIC + r"\-", 15, 255),
     ),
-    ("xapp-", _has_digit(_ALPHANUMERIC + r"\-"), CharRun(_ALPHANUMERIC + r"\-", 20, 255)),
-    ("AKIA", CharRun("A-Z0-9", 16, 16), _not_followed_by(_ALPHANUMERIC)),
-    ("ASIA", CharRun("A-Z0-9", 16, 16), _not_followed_by(_ALPHANUMERIC)),
-    ("AIza", CharRun(_WORD_CHARS, 30, 45), _not_followed_by(_WORD_CHARS)),
-    ("ya29.", CharRun(_WORD_CHARS, 20, 1024)),
-    ("GOCSPX-", CharRun(_WORD_CHARS, 20, 64)),
-    (CharRun("rs", 1, 1), "k_live_", CharRun(_ALPHANUMERIC, 16, 255)),
-    (CharRun("rs", 1, 1), "k_test_", CharRun(_ALPHANUMERIC, 16, 255)),
-    ("whsec_", CharRun(_ALPHANUMERIC, 24, 255)),
-    ("npm_", CharRun(_ALPHANUMERIC, 30, 64), _not_followed_by(_ALPHANUMERIC)),
-    ("pypi-AgE", CharRun(_WORD_CHARS, 30, 1024)),
-    ("hf_", CharRun(_ALPHANUMERIC, 30, 64), _not_followed_by(_ALPHANUMERIC)),
+    ("xapp-", _has_digit(_ALPHANUMERIC + r"\-"), CharRepeat(_ALPHANUMERIC + r"\-", 20, 255)),
+    ("AKIA", CharRepeat("A-Z0-9", 16, 16), _not_followed_by(_ALPHANUMERIC)),
+    ("ASIA", CharRepeat("A-Z0-9", 16, 16), _not_followed_by(_ALPHANUMERIC)),
+    ("AIza", CharRepeat(_WORD_CHARS, 30, 45), _not_followed_by(_WORD_CHARS)),
+    ("ya29.", CharRepeat(_WORD_CHARS, 20, 1024)),
+    ("GOCSPX-", CharRepeat(_WORD_CHARS, 20, 64)),
+    (CharRepeat("rs", 1, 1), "k_live_", CharRepeat(_ALPHANUMERIC, 16, 255)),
+    (CharRepeat("rs", 1, 1), "k_test_", CharRepeat(_ALPHANUMERIC, 16, 255)),
+    ("whsec_", CharRepeat(_ALPHANUMERIC, 24, 255)),
+    ("npm_", CharRepeat(_ALPHANUMERIC, 30, 64), _not_followed_by(_ALPHANUMERIC)),
+    ("pypi-AgE", CharRepeat(_WORD_CHARS, 30, 1024)),
+    ("hf_", CharRepeat(_ALPHANUMERIC, 30, 64), _not_followed_by(_ALPHANUMERIC)),
     (
         "eyJ",
-        CharRun(_WORD_CHARS, 10, 1024),
+        CharRepeat(_WORD_CHARS, 10, 1024),
         ".eyJ",
-        CharRun(_WORD_CHARS, 8, 8192),
+        CharRepeat(_WORD_CHARS, 8, 8192),
         ".",
-        CharRun(_WORD_CHARS, 10, 1024),
+        CharRepeat(_WORD_CHARS, 10, 1024),
     ),
-    ("do", CharRun("opr", 1, 1), "_v1_", CharRun("a-f0-9", 32, 128)),
-    ("SG.", CharRun(_WORD_CHARS, 16, 64), ".", CharRun(_WORD_CHARS, 16, 128)),
-    (Lookaround(r"(?<=\d{8}:)"), "AA", CharRun(_WORD_CHARS, 33, 33), _not_followed_by(_WORD_CHARS)),
-    ("gsk_", CharRun(_ALPHANUMERIC, 40, 128)),
-    ("xai-", CharRun(_ALPHANUMERIC, 40, 128)),
-    ("hvs.", CharRun(_WORD_CHARS, 24, 255)),
-    ("shpat_", CharRun("a-f0-9", 32, 64)),
-    ("AGE-SECRET-KEY-1", CharRun("A-Z0-9", 40, 80)),
+    ("do", CharRepeat("opr", 1, 1), "_v1_", CharRepeat("a-f0-9", 32, 128)),
+    ("SG.", CharRepeat(_WORD_CHARS, 16, 64), ".", CharRepeat(_WORD_CHARS, 16, 128)),
+    (Lookaround(r"(?<=\d{8}:)"), "AA", CharRepeat(_WORD_CHARS, 33, 33), _not_followed_by(_WORD_CHARS)),
+    ("gsk_", CharRepeat(_ALPHANUMERIC, 40, 128)),
+    ("xai-", CharRepeat(_ALPHANUMERIC, 40, 128)),
+    ("hvs.", CharRepeat(_WORD_CHARS, 24, 255)),
+    ("shpat_", CharRepeat("a-f0-9", 32, 64)),
+    ("AGE-SECRET-KEY-1", CharRepeat("A-Z0-9", 40, 80)),
 )
 """Keys recognised by their own prefix: letters, digits, `_`, `-` and `.` only, at least 20 characters."""
 
-_QUOTE = CharRun("\"' \\t:=\\\\", 1, 8)
-_AWS_SECRET: SecretPattern = (CharRun(_BASE64_CHARS, 40, 40, is_secret=True), _not_followed_by(_BASE64_CHARS))
+_QUOTE = CharRepeat("\"' \\t:=\\\\", 1, 8)
+_AWS_SECRET: SecretPattern = (
+    CharRepeat(_BASE64_CHARS, 40, 40, is_secret=True),
+    _not_followed_by(_BASE64_CHARS),
+)
 
 
 def _assignment_pattern(name: str) -> SecretPattern:
     """Return the pattern of a value assigned in a settings file; a call or a reference is not a value."""
-    min_chars = max(12, _MIN_RUN_CHARS - len(name))
-    value = CharRun(_VALUE_CHARS, min_chars, 512, is_secret=True)
+    min_chars = max(12, _MIN_TOKEN_CHARS - len(name))
+    value = CharRepeat(_VALUE_CHARS, min_chars, 512, is_secret=True)
     return (
         name,
-        CharRun("\\\\\"'", 0, 2),
+        CharRepeat("\\\\\"'", 0, 2),
         _has_digit_and_letter(_VALUE_CHARS),
         value,
         Lookaround(rf"(?![{_VALUE_CHARS}(\[{{])"),
@@ -130,29 +133,29 @@ def _assignment_pattern(name: str) -> SecretPattern:
 
 _BEARER_TOKEN: SecretPattern = (
     _has_digit(_WORD_CHARS + ".+/="),
-    CharRun(_WORD_CHARS + ".+/=", 20, 8192, is_secret=True),
+    CharRepeat(_WORD_CHARS + ".+/=", 20, 8192, is_secret=True),
 )
-_KEY_TYPE = CharRun("A-Z0-9 ", 0, 32, backtracks=True)
+_KEY_TYPE = CharRepeat("A-Z0-9 ", 0, 32, backtracks=True)
 
 _LABELLED_SECRETS: tuple[SecretPattern, ...] = (
-    ("Bearer", CharRun(" ", 1, 4), *_BEARER_TOKEN),
-    ("bearer", CharRun(" ", 1, 4), *_BEARER_TOKEN),
+    ("Bearer", CharRepeat(" ", 1, 4), *_BEARER_TOKEN),
+    ("bearer", CharRepeat(" ", 1, 4), *_BEARER_TOKEN),
     (
         "Basic ",
         Lookaround(rf"(?=[{_ALPHANUMERIC}+/]{{0,512}}[\d=])"),
-        CharRun(_BASE64_CHARS, 20, 1024, is_secret=True),
+        CharRepeat(_BASE64_CHARS, 20, 1024, is_secret=True),
     ),
     (
         "api-key: ",
         _has_digit_and_letter(_WORD_CHARS + "."),
-        CharRun(_WORD_CHARS + ".", 20, 512, is_secret=True),
+        CharRepeat(_WORD_CHARS + ".", 20, 512, is_secret=True),
     ),
     ("secret_access_key", _QUOTE, *_AWS_SECRET),
     ("SECRET_ACCESS_KEY", _QUOTE, *_AWS_SECRET),
     ("SecretAccessKey", _QUOTE, *_AWS_SECRET),
     ("secretAccessKey", _QUOTE, *_AWS_SECRET),
-    ("AccountKey=", CharRun(_BASE64_CHARS, 40, 128, is_secret=True)),
-    ("SharedAccessKey=", CharRun(_BASE64_CHARS, 40, 128, is_secret=True)),
+    ("AccountKey=", CharRepeat(_BASE64_CHARS, 40, 128, is_secret=True)),
+    ("SharedAccessKey=", CharRepeat(_BASE64_CHARS, 40, 128, is_secret=True)),
     _assignment_pattern("PASSWORD="),
     _assignment_pattern("PGPASSWORD="),
     _assignment_pattern("SECRET="),
@@ -163,23 +166,29 @@ _LABELLED_SECRETS: tuple[SecretPattern, ...] = (
 
 _URL_PASSWORD: SecretPattern = (
     "://",
-    CharRun(r"^\s/:@?#\"'<>\\", 0, 128),
+    CharRepeat(r"^\s/:@?#\"'<>\\", 0, 128),
     ":",
     Lookaround(r"(?![$<{*\[%])"),
-    CharRun(r"^\s/:@\"'<>\\\[", 3, 256, is_secret=True),
+    CharRepeat(r"^\s/:@\"'<>\\\[", 3, 256, is_secret=True),
     "@",
 )
 _MAX_URL_PASSWORD_CHARS = 3 + 128 + 1 + 256
 
 _MAX_PRIVATE_KEY_CHARS = 16_384
-_PRIVATE_KEY_HEADER: SecretPattern = ("-----BEGIN ", _KEY_TYPE, "PRIVATE KEY", CharRun("A-Z ", 0, 8), "-----")
+_PRIVATE_KEY_HEADER: SecretPattern = (
+    "-----BEGIN ",
+    _KEY_TYPE,
+    "PRIVATE KEY",
+    CharRepeat("A-Z ", 0, 8),
+    "-----",
+)
 _PRIVATE_KEY: SecretPattern = (
     *_PRIVATE_KEY_HEADER,
-    CharRun(r"\s\S", 1, _MAX_PRIVATE_KEY_CHARS, is_lazy=True),
+    CharRepeat(r"\s\S", 1, _MAX_PRIVATE_KEY_CHARS, is_lazy=True),
     "-----END ",
     _KEY_TYPE,
     "PRIVATE KEY",
-    CharRun("A-Z ", 0, 8),
+    CharRepeat("A-Z ", 0, 8),
     "-----",
 )
 
@@ -188,7 +197,7 @@ def _full_expression(pattern: SecretPattern) -> str:
     """Return the expression of a whole secret, with possessive repetition so that long text stays fast."""
     expression = ""
     for part in pattern:
-        if isinstance(part, CharRun):
+        if isinstance(part, CharRepeat):
             quantifier_suffix = "?" if part.is_lazy else "" if part.backtracks else "+"
             repeated = f"[{part.chars}]{{{part.min_chars},{part.max_chars}}}{quantifier_suffix}"
             expression += f"({repeated})" if part.is_secret else repeated
@@ -201,7 +210,7 @@ def _prefix_expression(pattern: SecretPattern) -> str:
     """Return an expression for every text that could become the secret if continued."""
     elements: list[str] = []
     for part in pattern:
-        if isinstance(part, CharRun):
+        if isinstance(part, CharRepeat):
             elements.append(f"[{part.chars}]{{{min(part.min_chars, 1)},{part.max_chars}}}")
         elif isinstance(part, Lookaround):
             if part.expression.startswith("(?<="):
@@ -220,7 +229,7 @@ def _literal_prefixes(pattern: SecretPattern) -> list[str]:
     for part in pattern:
         if isinstance(part, str):
             found = [prefix + part for prefix in found]
-        elif isinstance(part, CharRun):
+        elif isinstance(part, CharRepeat):
             if (part.min_chars, part.max_chars) != (1, 1):
                 break
             found = [prefix + char for prefix in found for char in part.chars]
@@ -283,7 +292,7 @@ _SECRET_CHAR_MASK = bytes(
     0x61 if code < 0x80 and (chr(code).isalnum() or chr(code) in "_-.+/=\"'\\!@#%^&*~") else 0x20  # noqa: PLR2004  (ASCII)
     for code in range(256)
 )
-_RUN_MARK = b"a" * _MIN_RUN_CHARS
+_RUN_MARK = b"a" * _MIN_TOKEN_CHARS
 _MAX_LABEL_CHARS = 28
 """The longest label before a value."""
 _MAX_CHARS_AFTER_RUN = 600
@@ -305,7 +314,7 @@ def find_secrets(text: str, start: int = 0) -> list[Span]:
     """
     if len(text) - start < MIN_SECRET_CHARS:
         return []
-    candidates = [*_find_near_runs(text, start)] if len(text) - start >= _MIN_RUN_CHARS else []
+    candidates = [*_find_token_secrets(text, start)] if len(text) - start >= _MIN_TOKEN_CHARS else []
     if "@" in text:
         candidates += _find_url_passwords(text, start)
     if _KEY_HEADER_START in text:
@@ -364,7 +373,7 @@ def _is_unfinished_key(text: str, each: Span) -> bool:
     return begins >= 0 and text.find(_KEY_FOOTER_START, begins, each.end) < 0
 
 
-def _find_near_runs(text: str, start: int) -> Iterator[Span]:
+def _find_token_secrets(text: str, start: int) -> Iterator[Span]:
     """Find labelled and prefixed secrets.
 
     The expression is tried only where a prefix is near a long enough row of token characters.
@@ -373,7 +382,7 @@ def _find_near_runs(text: str, start: int) -> Iterator[Span]:
     regions: list[tuple[int, int]] = []
     at = mask.find(_RUN_MARK)
     while at >= 0:
-        end = mask.find(b" ", at + _MIN_RUN_CHARS)
+        end = mask.find(b" ", at + _MIN_TOKEN_CHARS)
         end = len(text) if end < 0 else end
         regions.append((max(start, at - _MAX_LABEL_CHARS), end))
         at = mask.find(_RUN_MARK, end)

@@ -17,6 +17,8 @@ RESERVED_ATTRIBUTES = frozenset({"ask", "leaf", "role", "trigger", "watches"})
 """Attributes that only the runtime may set."""
 UNSAFE_SLUG_CHARACTER = re.compile(r"[^a-z0-9-]")
 MAX_SLUG_CHARS = 80
+DELETED_SESSION_RETENTION_DAYS = 30
+"""Days in which a deleted session can be restored."""
 _TIMESTAMP_SEPARATORS = {ord(each): None for each in "-T:Z"}
 
 

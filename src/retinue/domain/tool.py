@@ -19,7 +19,7 @@ class Effect(StrEnum):
     ONCE = "once"
 
 
-class AskPolicy(StrEnum):
+class ApprovalRequirement(StrEnum):
     """Whether a call needs approval."""
 
     NEVER = "never"
@@ -47,7 +47,7 @@ class ToolPolicy(Struct, frozen=True, kw_only=True):
     category: str = ""
     plugin: str = ""
     """The plugin it belongs to; empty for none. A plugin may be offered as a skill instead of tools."""
-    ask_policy: AskPolicy = AskPolicy.UNLESS_GRANTED
+    approval_requirement: ApprovalRequirement = ApprovalRequirement.UNLESS_GRANTED
     access: ToolAccess = "tool"
     """Kind of access to the resource, so that a call can be checked beforehand."""
     resource_of: Callable[[Mapping[str, Any]], str] | None = None

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.mcp_tool import HINT_NAMES, McpTool
+from retinue.domain.mcp import HINT_NAMES, McpTool
 from retinue.domain.sanitize import safe_name
 from retinue.errors import Failed
 

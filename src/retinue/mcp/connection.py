@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from retinue.domain.mcp_tool import (
-    McpServer,
+from retinue.domain.mcp import (
+    McpServerConfig,
     McpTool,
     PinnedTool,
     ToolComparison,
@@ -22,7 +22,7 @@ SHUTDOWN_GRACE_S = 1.0
 """Time for a server to exit by itself when it is no longer needed."""
 OUTCOME_UNKNOWN = "the outcome is unknown"
 
-OpenClient = Callable[[McpServer], Awaitable[McpClient]]
+OpenClient = Callable[[McpServerConfig], Awaitable[McpClient]]
 """Start the server's program or prepare its HTTP transport; the protocol is not initialized yet."""
 OnToolChanged = Callable[[ToolComparison], None]
 """Called with a tool that no longer matches its pinned description."""
@@ -32,7 +32,12 @@ class McpConnection:
     """A configured server, shared by all callers; requests are told apart by id."""
 
     def __init__(
-        self, server: McpServer, open_client: OpenClient, *, version: str, on_tool_changed: OnToolChanged
+        self,
+        server: McpServerConfig,
+        open_client: OpenClient,
+        *,
+        version: str,
+        on_tool_changed: OnToolChanged,
     ) -> None:
         self._server = server
         self._open_client = open_client
@@ -47,7 +52,7 @@ class McpConnection:
 
     async def list_tools(self) -> list[McpTool]:
         """Return the tools the server offers now."""
-        async with self._apply_timeout():
+        async with self._request_timeout():
             return (await self._connect_and_list())[1]
 
     async def call_tool(self, pinned: PinnedTool, arguments: Mapping[str, Any]) -> str:
@@ -61,7 +66,7 @@ class McpConnection:
         """
         tool = pinned.tool.name
         name = qualified_tool_name(self._server.name, tool)
-        async with self._apply_timeout() as error_details:
+        async with self._request_timeout() as error_details:
             client, tools = await self._connect_and_list()
             (comparison,) = compare_with_pins([each for each in tools if each.name == tool], {tool: pinned})
             if comparison.trust_state is not TrustState.TRUSTED:
@@ -107,7 +112,7 @@ class McpConnection:
             return self._ready_client
 
     @asynccontextmanager
-    async def _apply_timeout(self) -> AsyncGenerator[list[str]]:
+    async def _request_timeout(self) -> AsyncGenerator[list[str]]:
         """Apply the server's timeout to the block.
 
         Text added to the yielded list is appended to the error message. On a timeout, a server process of

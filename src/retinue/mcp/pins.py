@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from retinue.domain.mcp_tool import HINT_NAMES, McpTool, PinnedTool
+from retinue.domain.mcp import HINT_NAMES, McpTool, PinnedTool
 from retinue.errors import Failed, NotFound
 from retinue.storage.file_io import FileStamp, file_stamp, read_file, replace_file, write_error
 from retinue.storage.file_lock import file_lock

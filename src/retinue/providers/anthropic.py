@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
-from retinue.domain.providers import API_SERVERS
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta, StopReason
+from retinue.domain.providers import MODEL_APIS
 from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import Entry, Message, ToolCall
 from retinue.providers.errors import ProviderError, server_failure_message
@@ -27,7 +27,7 @@ from retinue.providers.request_encoding import (
 )
 from retinue.providers.retry_policy import INCOMPLETE, policy_for_error_name, provider_error
 
-BASE_URL = API_SERVERS["anthropic"].base_url
+BASE_URL = MODEL_APIS["anthropic"].base_url
 API_VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 8192
 THINKING_BUDGETS: Mapping[str, int] = {"low": 2048, "medium": 8192, "high": 24576}
@@ -74,7 +74,9 @@ class AnthropicProvider:
             name="anthropic", encode_head=_encode_head, build_messages=_build_messages
         )
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         key = self._connection.resolve_key(self._api_key)
         if request.model.thinking in THINKING_BUDGETS and not _can_use_thinking(request.entries):
             request = replace(request, model=replace(request.model, thinking=None))
@@ -110,7 +112,7 @@ def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     return {"name": api_tool_name(spec.name), "description": spec.description, "input_schema": spec.schema}
 
 
-def _encode_head(request: Request) -> bytes:
+def _encode_head(request: ModelRequest) -> bytes:
     model = request.model
     budget = THINKING_BUDGETS.get(model.thinking or "", 0)
     head = encode_open_object(
@@ -311,7 +313,7 @@ class _MessageReader:
             self.start_block(_StreamEvent(index=index, content_block=part))
         self._set_stop_reason(event.stop_reason)
 
-    def reply(self, *, sent_bytes: int) -> Reply:
+    def reply(self, *, sent_bytes: int) -> ModelReply:
         if not self.has_stop_reason:
             raise provider_error("the model's reply ended before it was complete", INCOMPLETE)
         self._builder.thinking_blocks += [

@@ -9,7 +9,7 @@ from msgspec import Struct
 from retinue.domain.cli_agent import CliAgentCommand, CliAgentSandbox, ProcessExit
 from retinue.domain.model_turn import Model
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.providers import API_SERVERS
+from retinue.domain.providers import MODEL_APIS
 from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.interfaces import Provider
 
@@ -109,7 +109,7 @@ def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
     return ServerAccess(
         base_url=custom_base_url or server.base_url,
         api_key=own_api_key(model, settings.env) if custom_base_url else server.api_key,
-        key_variable=API_SERVERS[model.provider].key_variable,
+        key_variable=MODEL_APIS[model.provider].key_variable,
     )
 
 

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
-from retinue.domain.providers import API_SERVERS
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta, StopReason
+from retinue.domain.providers import MODEL_APIS
 from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import ToolCall
 from retinue.providers.errors import ProviderError, server_failure_message
@@ -31,7 +31,7 @@ from retinue.providers.request_encoding import (
 )
 from retinue.providers.retry_policy import INCOMPLETE, SERVER_ERROR, policy_for_stream_error, provider_error
 
-BASE_URL = API_SERVERS["openai"].base_url
+BASE_URL = MODEL_APIS["openai"].base_url
 REASONING_EFFORTS = frozenset({"low", "medium", "high"})
 EMPTY_MESSAGE = "[empty message]"
 
@@ -71,7 +71,9 @@ class OpenAIChatProvider:
         )
         self._request_format = request_format(base)
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         key = self._connection.resolve_key(self._api_key)
         body = encode_request(request, self._request_format)
         reader = _CompletionReader(on_delta, key)
@@ -97,7 +99,7 @@ def request_format(base_url: str) -> RequestFormat:
     )
 
 
-def _encode_head(request: Request, limit_field: str) -> bytes:
+def _encode_head(request: ModelRequest, limit_field: str) -> bytes:
     model = request.model
     head = encode_open_object(
         model=model.name,
@@ -239,7 +241,7 @@ class _CompletionReader:
             if choice.finish_reason:
                 self._set_stop_reason(choice.finish_reason)
 
-    def reply(self, *, sent_bytes: int) -> Reply:
+    def reply(self, *, sent_bytes: int) -> ModelReply:
         if not self.has_stop_reason:
             raise provider_error("the model's reply ended before it was complete", INCOMPLETE)
         if self._refusals and self._stop is not StopReason.LENGTH:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from retinue.domain.model_turn import Model
-from retinue.domain.providers import PROVIDERS, ApiServer, CliAgentKind, ProviderSpec
+from retinue.domain.providers import PROVIDERS, CliAgentKind, ModelApi, ProviderSpec
 from retinue.errors import BadConfig
 from retinue.interfaces import Provider
 from retinue.providers.interface import (
@@ -73,7 +73,7 @@ def _check_program(program: CliAgentKind, settings: ProviderSettings) -> None:
         )
 
 
-def _check_key(model: Model, api: ApiServer, settings: ProviderSettings) -> None:
+def _check_key(model: Model, api: ModelApi, settings: ProviderSettings) -> None:
     server = settings.providers[model.provider]
     if not server.api_key and server.is_default and not own_base_url(model):
         raise BadConfig(f"No API key for {model.full_name}. Set {api.key_variable}.")

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
-from retinue.domain.model_turn import Reply, ReplyDelta, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import ModelReply, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
 from retinue.providers.errors import MAX_MESSAGE_CHARS, sanitize_server_text
 from retinue.providers.request_encoding import json_object_error
@@ -119,7 +119,7 @@ class ReplyBuilder:
                 self._switch_kind("calling")
             self._pending.append(piece)
 
-    def build(self, stop: StopReason, usage: Usage) -> Reply:
+    def build(self, stop: StopReason, usage: Usage) -> ModelReply:
         """Return the finished reply; a truncated tool call is marked so that it never runs."""
         if self._limit_reached:
             stop = StopReason.LENGTH
@@ -132,7 +132,7 @@ class ReplyBuilder:
             stop = StopReason.TOOLS
         if not tool_calls and stop is StopReason.TOOLS:
             stop = StopReason.END
-        return Reply(
+        return ModelReply(
             text=self.text,
             tool_calls=tool_calls,
             model=_clean_model_name(self.model[: 4 * MAX_MESSAGE_CHARS]),

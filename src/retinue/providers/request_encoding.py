@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct, field
 
-from retinue.domain.model_turn import Model, Request
+from retinue.domain.model_turn import Model, ModelRequest
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry
 from retinue.providers.message_order import Exchange, split_exchanges
@@ -47,12 +47,12 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    encode_head: Callable[[Request], bytes]
+    encode_head: Callable[[ModelRequest], bytes]
     build_messages: Callable[[Exchange, ExchangePosition], Sequence[Mapping[str, Any]]]
     cached_heads: list[tuple[HeadKey, bytes]] = field(default_factory=list["tuple[HeadKey, bytes]"])
     """The most recent heads, shared by conversations of the same agent."""
 
-    def head_for(self, request: Request, key: HeadKey) -> bytes:
+    def head_for(self, request: ModelRequest, key: HeadKey) -> bytes:
         for cached_key, head in self.cached_heads:
             if cached_key == key:
                 return head
@@ -105,7 +105,7 @@ class EncodedPrefix:
         return self.entry_count <= len(entries) and entries[self.entry_count - 1] is self.last_entry
 
 
-def encode_request(request: Request, request_format: RequestFormat) -> list[bytes]:
+def encode_request(request: ModelRequest, request_format: RequestFormat) -> list[bytes]:
     """Return the request's bytes in chunks.
 
     All exchanges but the last are kept encoded: only the last can still grow.

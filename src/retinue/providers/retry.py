@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from retinue.domain.clock import Clock
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.run import Reason
 from retinue.domain.tool import api_tool_name
@@ -42,7 +42,9 @@ class RetryingProvider:
         self._gates: dict[tuple[str, str], RateLimitGate] = {}
         self._closed = False
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         key = _model_key(request.model)
         gate = self._gates.get(key)
         if gate is None:
@@ -210,7 +212,7 @@ class _RetryState:
         return self._loop_time() - self._started_at
 
 
-def _restore_tool_names(reply: Reply, request: Request) -> Reply:
+def _restore_tool_names(reply: ModelReply, request: ModelRequest) -> ModelReply:
     """Replace spelled-out tool names in the calls by the tools' own names.
 
     Covers the tools of this request and those called earlier in the conversation.

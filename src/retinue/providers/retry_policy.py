@@ -25,7 +25,7 @@ class RetrySettings(Struct, frozen=True, kw_only=True):
 
 
 CLI_AGENT_TIMEOUTS = StreamTimeoutSettings(
-    idle_s=1800.0, progress_s=math.inf, total_s=math.inf, retry_after_timeout=False
+    idle_s=1800.0, no_output_s=math.inf, total_s=math.inf, retry_after_timeout=False
 )
 """Timeouts for CLI agents.
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.run import Reason, Usage
 from retinue.domain.transcript import Message, ToolCall
 from retinue.errors import BadConfig, ModelFailed
@@ -92,7 +92,9 @@ class ScriptedProvider:
         self._path = str(path)
         self._replies_by_agent = _load_script(self._path)
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         reply = self._next_reply(request)
         if reply.delay > 0:
             await asyncio.sleep(reply.delay)
@@ -102,7 +104,7 @@ class ScriptedProvider:
         for start in range(0, len(reply.text), delta_chars):
             on_delta(ReplyDelta(text=reply.text[start : start + delta_chars]))
         tool_calls = tuple(_make_tool_call(call) for call in reply.all_calls)
-        return Reply(
+        return ModelReply(
             text=reply.text,
             tool_calls=tool_calls,
             model=reply.model or f"scripted:{Path(self._path).name}",
@@ -113,7 +115,7 @@ class ScriptedProvider:
     async def close(self) -> None:
         """Do nothing; no resources are held."""
 
-    def _next_reply(self, request: Request) -> ScriptedReply:
+    def _next_reply(self, request: ModelRequest) -> ScriptedReply:
         script = self._replies_by_agent.get(request.agent_name) or self._replies_by_agent.get(ANY_AGENT)
         if script is None:
             names = ", ".join(sorted(self._replies_by_agent)) or "no agent"
@@ -183,7 +185,7 @@ def _make_tool_call(call: ScriptedCall) -> UnsavedToolCall:
     return UnsavedToolCall(tool=call.name or call.tool, arguments=msgspec.json.encode(args or {}).decode())
 
 
-def _estimate_usage(reply: ScriptedReply, request: Request) -> Usage:
+def _estimate_usage(reply: ScriptedReply, request: ModelRequest) -> Usage:
     """Return the scripted usage, else a rough count of the texts."""
     if reply.usage.input or reply.usage.output:
         return Usage(input=reply.usage.input, output=reply.usage.output)

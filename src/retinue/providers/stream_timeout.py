@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from retinue.domain.model_turn import Reply, ReplyDelta
+from retinue.domain.model_turn import ModelReply, ReplyDelta
 from retinue.domain.run import Reason
 from retinue.providers.errors import ProviderError
 
@@ -21,7 +21,7 @@ class StreamTimeoutSettings(Struct, frozen=True, kw_only=True):
 
     idle_s: float = 120.0
     """Without a byte, including before the first one."""
-    progress_s: float = 180.0
+    no_output_s: float = 180.0
     """Without output; blanks and keep-alive comments are not output."""
     total_s: float = 600.0
     """From the beginning of the attempt to its end."""
@@ -74,7 +74,7 @@ class StreamWatchdog:
     def text(self) -> str:
         return "".join(self._texts)
 
-    async def run(self, attempt: Awaitable[Reply]) -> Reply:
+    async def run(self, attempt: Awaitable[ModelReply]) -> ModelReply:
         """Await the attempt; raise ProviderError if a limit has passed. Other cancellations pass through."""
         task = self._task = asyncio.current_task()
         cancel_requests = 0 if task is None else task.cancelling()
@@ -132,7 +132,7 @@ class StreamWatchdog:
         next_check = min(
             self._started_at + timeouts.total_s,
             self._last_byte_at + timeouts.idle_s,
-            self._last_output_at + timeouts.progress_s,
+            self._last_output_at + timeouts.no_output_s,
         )
         if next_check > now:
             self._timer = asyncio.get_running_loop().call_at(next_check, self._check_limits)
@@ -152,8 +152,8 @@ class StreamWatchdog:
             (self._started_at + timeouts.total_s, f"the model took more than {timeouts.total_s:g} s", False),
             (self._last_byte_at + timeouts.idle_s, f"the model sent no data for {timeouts.idle_s:g} s", True),
             (
-                self._last_output_at + timeouts.progress_s,
-                f"the model produced no output for {timeouts.progress_s:g} s",
+                self._last_output_at + timeouts.no_output_s,
+                f"the model produced no output for {timeouts.no_output_s:g} s",
                 True,
             ),
         )

@@ -29,7 +29,7 @@ from retinue.domain.run import Run
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.sanitize import safe_name
 from retinue.domain.session import Session
-from retinue.domain.tool import AskPolicy
+from retinue.domain.tool import ApprovalRequirement
 from retinue.domain.transcript import ToolCall
 from retinue.errors import OutOfScope, Refused, RetinueError, UserUnavailable
 from retinue.interfaces import RuntimeContext, ScopedFiles, Tool, Transaction
@@ -83,7 +83,7 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
         RunSuspended: the call waits for a person.
     """
     tool, scope = pending_call.tool, pending_call.caller.scope
-    if tool.ask_policy is AskPolicy.NEVER:
+    if tool.approval_requirement is ApprovalRequirement.NEVER:
         return Authorization(scope=scope, files=context.sandbox.files_for(scope))
     if tool.is_delegation and await _is_repeated_delegation(pending_call, context):
         return Authorization(scope=scope, files=context.sandbox.files_for(scope))
@@ -160,7 +160,10 @@ async def _authorize_file(pending_call: PendingToolCall, context: RuntimeContext
             raise
         return Authorization(scope=widened, files=context.sandbox.files_for(widened))
     files = context.sandbox.files_for(scope)
-    granted = scope.is_write_preapproved(real_path) and pending_call.tool.ask_policy is not AskPolicy.ALWAYS
+    granted = (
+        scope.is_write_preapproved(real_path)
+        and pending_call.tool.approval_requirement is not ApprovalRequirement.ALWAYS
+    )
     if granted or (context.approval_policy is ApprovalPolicy.AUTO and not scope.is_guarded(real_path)):
         return Authorization(scope=scope, files=files)
     await request_approval(
@@ -186,7 +189,7 @@ async def _authorize_command(pending_call: PendingToolCall, context: RuntimeCont
     level = await context.sandbox.detect_level()
     granted = scope.check_command_preapproved(text)
     authorization = Authorization(scope=scope, files=context.sandbox.files_for(scope))
-    skips_approval = granted.ok and pending_call.tool.ask_policy is not AskPolicy.ALWAYS
+    skips_approval = granted.ok and pending_call.tool.approval_requirement is not ApprovalRequirement.ALWAYS
     if level is SandboxLevel.STRICT and (skips_approval or context.approval_policy is ApprovalPolicy.AUTO):
         return authorization
     named_files = await _hash_named_files(text, authorization.files, context)

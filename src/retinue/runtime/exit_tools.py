@@ -13,7 +13,7 @@ from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime.model_turn import STOP_CANCELLED
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_creation import create_wake_run
-from retinue.runtime.run_end import RunsToWake, mark_finished, undelivered_announcements
+from retinue.runtime.run_end import RunsToSubmit, mark_finished, undelivered_announcements
 from retinue.runtime.run_events import make_event
 from retinue.runtime.run_outcome import RunOutcome, Suspension, suspended_outcome
 from retinue.runtime.run_plan import RunPlan
@@ -236,18 +236,18 @@ async def finish_by_exit_tool(run: Run, context: RuntimeContext) -> Run:
 
     Their results, and announcements the run has not read, wake its session.
     """
-    to_wake = RunsToWake()
+    to_submit = RunsToSubmit()
 
     def step(tx: Transaction) -> Run:
-        to_wake.runs.clear()
+        to_submit.runs.clear()
         current = tx.get_run(run.id)
         if current is None or current.status.is_final:
             return current or run
         updated = replace(with_counters(current, run), exit_tool=run.exit_tool, text=context.redact(run.text))
-        ended = mark_finished(updated, Status.DONE, tx, context, to_wake)
+        ended = mark_finished(updated, Status.DONE, tx, context, to_submit)
         undelivered = undelivered_announcements(ended, tx, limit=1)
         if undelivered and not tx.find_runs(session=ended.session_id, status=LIVE_STATUSES, limit=1):
-            to_wake.runs.append(create_wake_run(ended, undelivered[0].id, tx, context))
+            to_submit.runs.append(create_wake_run(ended, undelivered[0].id, tx, context))
         return ended
 
-    return await context.ledger.write(step, lambda _: to_wake.submit(context))
+    return await context.ledger.write(step, lambda _: to_submit.submit(context))

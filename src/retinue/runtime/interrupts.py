@@ -9,7 +9,7 @@ from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, ClaimResult, Reaso
 from retinue.errors import NotFound
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.interrupt_registry import InterruptRegistry
-from retinue.runtime.run_end import RunsToWake, mark_finished
+from retinue.runtime.run_end import RunsToSubmit, mark_finished
 
 NOT_STARTED_MESSAGE = "interrupted before it started"
 
@@ -21,10 +21,10 @@ async def interrupt_run(run_id: str, context: RuntimeContext) -> Run:
     after a crash, sees it. A run that waits for children continues when they have summarised; any other waiting
     run continues now; a run that never started is cancelled.
     """
-    to_wake = RunsToWake()
+    to_submit = RunsToSubmit()
 
     def step(tx: Transaction) -> Run:
-        to_wake.runs.clear()
+        to_submit.runs.clear()
         run = tx.get_run(run_id)
         if run is None:
             raise NotFound(f"Run {run_id} not found.")
@@ -36,14 +36,14 @@ async def interrupt_run(run_id: str, context: RuntimeContext) -> Run:
                 Status.CANCELLED,
                 tx,
                 context,
-                to_wake,
+                to_submit,
                 reason=Reason.INTERRUPTED,
                 error=NOT_STARTED_MESSAGE,
             )
-        return _mark_interrupted(run, tx, context, to_wake)
+        return _mark_interrupted(run, tx, context, to_submit)
 
     def on_committed(_run: Run) -> None:
-        to_wake.submit(context)
+        to_submit.submit(context)
         context.worker.check_requests()
 
     run = await context.ledger.write(step, on_committed)
@@ -53,7 +53,7 @@ async def interrupt_run(run_id: str, context: RuntimeContext) -> Run:
     return run
 
 
-def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> Run:
+def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit) -> Run:
     """Mark the run as interrupted; if no process executes it, this one does, to get the summary."""
     run = replace(run, reason=Reason.INTERRUPTED)
     is_owner_alive = context.owners.is_alive(run.owner_id)
@@ -67,7 +67,7 @@ def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_wak
         run = replace(run, owner_id=context.owners.id_for_new_run())
     tx.update_run(run)
     if run.status is Status.QUEUED:
-        to_wake.runs.append((run, ClaimResult.NO_FREE_SLOT))
+        to_submit.runs.append((run, ClaimResult.NO_FREE_SLOT))
     return run
 
 

@@ -9,6 +9,9 @@ from retinue.errors import ModelFailed
 EMPTY_REPLY_NUDGE = "Your last reply was empty. Answer, or call a tool."
 REPEATED_CALL_WARNING = "You have made this same call {n} times in a row, and its result will not change. Do something else, or answer."
 
+STOP_FACTOR = 2
+"""The model is warned after `limits.identical_calls` repetitions, and stopped after this many times as many."""
+
 
 class LoopDetector:
     """Counts empty replies and identical calls in a row, and replies with invalid calls, in one run."""
@@ -52,13 +55,13 @@ class LoopDetector:
         signature = (tool_call.tool, tool_call.args)
         self._repeat_count = self._repeat_count + 1 if signature == self._last_call else 1
         self._last_call = signature
-        max_repeats = self._limits.identical_calls
-        if self._repeat_count > 2 * max_repeats:
+        warn_after = self._limits.identical_calls
+        if self._repeat_count > STOP_FACTOR * warn_after:
             raise ModelFailed(
                 f"the model made the same call to {tool_call.tool} {self._repeat_count} times in a row",
                 reason="stuck",
             )
-        return REPEATED_CALL_WARNING.format(n=self._repeat_count) if self._repeat_count > max_repeats else ""
+        return REPEATED_CALL_WARNING.format(n=self._repeat_count) if self._repeat_count > warn_after else ""
 
     def on_invalid_call(self) -> None:
         """Note that a call of this reply was invalid: an unknown tool or unreadable arguments."""

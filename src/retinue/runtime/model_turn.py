@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.side_effect import SideEffect
 from retinue.domain.system_prompt import with_omission_notice
 from retinue.domain.tool import Effect
@@ -45,13 +45,13 @@ class ModelTurn:
         self._side_effect: SideEffect | None = None
         """Side effect of a CLI agent's turn, until its reply is on disk."""
 
-    async def request_reply(self, conversation: Conversation, plan: RunPlan) -> Reply:
+    async def request_reply(self, conversation: Conversation, plan: RunPlan) -> ModelReply:
         return await self._turn_timer.run_turn(self._send_request(conversation, plan))
 
-    async def _send_request(self, conversation: Conversation, plan: RunPlan) -> Reply:
+    async def _send_request(self, conversation: Conversation, plan: RunPlan) -> ModelReply:
         self._stream_buffer.start_reply(self._attempt.context.clock.new_entry_id())
         self._attempt.emit_event("run.state", phase="wait")
-        request = Request(
+        request = ModelRequest(
             model=plan.model,
             agent_name=self._attempt.run.agent,
             system=with_omission_notice(plan.system) if conversation.is_truncated else plan.system,
@@ -84,7 +84,9 @@ class ModelTurn:
             else replace(delta, provider_tool_call=self._provider_calls.track(delta.provider_tool_call))
         )
 
-    async def save_reply(self, reply: Reply, conversation: Conversation) -> tuple[Message, list[ToolCall]]:
+    async def save_reply(
+        self, reply: ModelReply, conversation: Conversation
+    ) -> tuple[Message, list[ToolCall]]:
         """Save a reply and its tool calls in one write: either all of it is stored, or nothing."""
         attempt = self._attempt
         at, text = attempt.timestamp(), attempt.context.redact(reply.text)
@@ -118,7 +120,7 @@ class ModelTurn:
         await self._record_turn_end()
         return message, calls
 
-    def _is_read_only(self, reply: Reply) -> bool:
+    def _is_read_only(self, reply: ModelReply) -> bool:
         """Return True if the reply only reads files, so that its write need not be synced at once.
 
         It is on disk together with the results, before the next request. If the power fails in between, the

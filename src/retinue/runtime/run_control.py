@@ -18,7 +18,7 @@ from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime import side_effects
 from retinue.runtime.recovery import split_unanswered_calls
 from retinue.runtime.run_attempt import RunAttempt
-from retinue.runtime.run_end import CANCEL_MESSAGES, RunsToWake, mark_delivered, mark_finished, wake_run
+from retinue.runtime.run_end import CANCEL_MESSAGES, RunsToSubmit, mark_delivered, mark_finished, wake_run
 from retinue.runtime.run_events import make_event
 
 ABORT_ON_DENIAL_TOOL = "PersistentAgent"
@@ -39,10 +39,10 @@ async def cancel_run(
     at once. Another process is asked to stop its run. Whether the owner is alive is checked inside the
     transaction, because another process may have claimed the run a moment before.
     """
-    to_wake = RunsToWake()
+    to_submit = RunsToSubmit()
 
     def request_cancel(tx: Transaction) -> Run:
-        to_wake.runs.clear()
+        to_submit.runs.clear()
         run = tx.get_run(run_id)
         if run is None:
             raise NotFound(f"Run {run_id} not found.")
@@ -50,14 +50,14 @@ async def cancel_run(
             return run
         if run.status is not Status.RUNNING or not is_alive(run.owner_id):
             return mark_finished(
-                run, Status.CANCELLED, tx, context, to_wake, reason=reason, error=CANCEL_MESSAGES[reason]
+                run, Status.CANCELLED, tx, context, to_submit, reason=reason, error=CANCEL_MESSAGES[reason]
             )
         run = replace(run, reason=reason)
         tx.update_run(run)
         return run
 
     before = await context.ledger.read(lambda tx: tx.get_run(run_id))
-    run = await context.ledger.write(request_cancel, lambda _: to_wake.submit(context))
+    run = await context.ledger.write(request_cancel, lambda _: to_submit.submit(context))
     if context.worker.cancel(run_id) and run.status.is_live:
         await context.worker.wait(run_id)
         run = await context.ledger.read(lambda tx: tx.get_run(run_id) or run)
@@ -134,18 +134,18 @@ async def answer_approval(
     if decision is Answer.ADD:
         await _grant_added_scope(approval, context)
 
-    to_wake = RunsToWake()
+    to_submit = RunsToSubmit()
 
     def step(tx: Transaction) -> tuple[Approval, Run | None]:
-        to_wake.runs.clear()
+        to_submit.runs.clear()
         current = tx.get_approval(approval_id) or approval
         answered_approval = current.record_answer(decision, by=by, at=context.clock.now())
         tx.update_approval(answered_approval)
-        ended = _abort_on_denial(answered_approval, tx, context, to_wake)
+        ended = _abort_on_denial(answered_approval, tx, context, to_submit)
         return answered_approval, ended or _requeue_answered_run(answered_approval, tx, context, is_alive)
 
     answered_approval, run = await context.ledger.write(step)
-    to_wake.submit(context)
+    to_submit.submit(context)
     if run is not None and run.status.is_final:
         await close_transcript(run, context)
     elif run is not None and run.owner_id == context.owners.own_id:
@@ -154,7 +154,7 @@ async def answer_approval(
 
 
 def _abort_on_denial(
-    approval: Approval, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake
+    approval: Approval, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
 ) -> Run | None:
     run = tx.get_run(approval.run)
     if run is None or approval.answer is not Answer.DENY or run.status is not Status.WAITING:
@@ -167,7 +167,7 @@ def _abort_on_denial(
         Status.CANCELLED,
         tx,
         context,
-        to_wake,
+        to_submit,
         reason=Reason.USER_CANCEL,
         error="a person denied an approval",
     )
@@ -213,13 +213,13 @@ async def wake_overdue_runs(context: RuntimeContext) -> None:
         return tx.find_runs(status=[Status.WAITING], due_by=context.clock.now())
 
     def step(tx: Transaction) -> None:
-        to_wake.runs.clear()
+        to_submit.runs.clear()
         for run in overdue_runs(tx):
-            wake_run(run, tx, context, to_wake)
+            wake_run(run, tx, context, to_submit)
 
-    to_wake = RunsToWake()
+    to_submit = RunsToSubmit()
     if await context.ledger.read(overdue_runs):
-        await context.ledger.write(step, lambda _: to_wake.submit(context))
+        await context.ledger.write(step, lambda _: to_submit.submit(context))
 
 
 async def runs_woken_elsewhere(context: RuntimeContext) -> list[str]:
@@ -230,10 +230,10 @@ async def runs_woken_elsewhere(context: RuntimeContext) -> list[str]:
 
 async def detach_run(run_id: str, context: RuntimeContext) -> Run:
     """Move an awaited run to the background, so that the tool call returns now and the result is announced."""
-    to_wake = RunsToWake()
+    to_submit = RunsToSubmit()
 
     def step(tx: Transaction) -> Run:
-        to_wake.runs.clear()
+        to_submit.runs.clear()
         run = tx.get_run(run_id)
         if run is None:
             raise NotFound(f"Run {run_id} not found.")
@@ -245,10 +245,10 @@ async def detach_run(run_id: str, context: RuntimeContext) -> Run:
         tx.update_run(run)
         parent = tx.get_run(run.request.parent_run or "")
         if parent is not None and parent.waiting_for is WaitReason.CHILD and not parent.waits_between_turns:
-            wake_run(parent, tx, context, to_wake)
+            wake_run(parent, tx, context, to_submit)
         return run
 
-    return await context.ledger.write(step, lambda _: to_wake.submit(context))
+    return await context.ledger.write(step, lambda _: to_submit.submit(context))
 
 
 async def answer_waiting_run(

@@ -27,7 +27,7 @@ CANCEL_MESSAGES = {
 
 
 @dataclass(slots=True)
-class RunsToWake:
+class RunsToSubmit:
     """Runs that a transaction queued, to be submitted to the worker after its commit."""
 
     runs: list[tuple[Run, ClaimResult]] = field(default_factory=list[tuple[Run, ClaimResult]])
@@ -48,10 +48,10 @@ async def finish_run(
     The first end counts: a run that has already ended is returned unchanged. A run that is done but still has
     live children or unread announcements does not end: it is returned suspended or running.
     """
-    to_wake = RunsToWake()
+    to_submit = RunsToSubmit()
 
     def step(tx: Transaction) -> Run:
-        to_wake.runs.clear()
+        to_submit.runs.clear()
         current = tx.get_run(run.id)
         if current is None or current.status.is_final:
             return current or run
@@ -82,13 +82,13 @@ async def finish_run(
             status,
             tx,
             context,
-            to_wake,
+            to_submit,
             reason=final_reason,
             error=final_error,
             no_pending_work=no_pending_work,
         )
 
-    return await context.ledger.write(step, lambda _: to_wake.submit(context))
+    return await context.ledger.write(step, lambda _: to_submit.submit(context))
 
 
 def _defer_finish(run: Run, tx: Transaction, context: RuntimeContext) -> Run | None:
@@ -164,7 +164,7 @@ def mark_finished(  # noqa: PLR0913  (one argument per fact about the end)
     status: Status,
     tx: Transaction,
     context: RuntimeContext,
-    to_wake: RunsToWake,
+    to_submit: RunsToSubmit,
     *,
     reason: Reason | None = None,
     error: str = "",
@@ -198,11 +198,11 @@ def mark_finished(  # noqa: PLR0913  (one argument per fact about the end)
     if ended.request.source == WAKE_SOURCE and status not in (Status.DONE, Status.CANCELLED):
         _fail_wake_delivery(ended, tx)
     if ended.request.parent_run is not None:
-        _deliver_result(ended, tx, context, to_wake, answers_call=run.is_awaited)
+        _deliver_result(ended, tx, context, to_submit, answers_call=run.is_awaited)
     elif ended.request.inbox:
         _deliver_to_inbox(ended, tx, context)
     if status not in (Status.DONE, Status.CANCELLED) and not no_pending_work:
-        _forward_announcements(ended, tx, context, to_wake)
+        _forward_announcements(ended, tx, context, to_submit)
     return ended
 
 
@@ -211,7 +211,9 @@ def _truncate_event_result(text: str) -> str:
     return text if len(text) <= MAX_EVENT_RESULT_CHARS else f"{text[:MAX_EVENT_RESULT_CHARS]}…"
 
 
-def _forward_announcements(ended: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> None:
+def _forward_announcements(
+    ended: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
+) -> None:
     """Pass announcements that an ended run did not read to another run of its session, or wake one.
 
     This happens once per announcement: if the woken run cannot read it either, no further run is woken.
@@ -219,7 +221,7 @@ def _forward_announcements(ended: Run, tx: Transaction, context: RuntimeContext,
     for delivery in undelivered_announcements(ended, tx):
         parent = tx.get_run(delivery.requester_run)
         if parent is not None and tx.get_run_by_key(f"{WAKE_KEY_PREFIX}{delivery.id}") is None:
-            _wake_for_announcement(parent, delivery, tx, context, to_wake)
+            _wake_for_announcement(parent, delivery, tx, context, to_submit)
             return
 
 
@@ -234,7 +236,7 @@ def _fail_wake_delivery(ended: Run, tx: Transaction) -> None:
 
 
 def _deliver_result(
-    ended: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake, *, answers_call: bool
+    ended: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit, *, answers_call: bool
 ) -> None:
     """Create the run's one delivery, and wake the run that must receive it.
 
@@ -258,14 +260,14 @@ def _deliver_result(
         tx.add_delivery(delivery.discard())
         # There is nothing to deliver, but the parent may have been waiting only for this run.
         if parent.waits_between_turns and not _awaits_all_children(parent, tx):
-            to_wake.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
+            to_submit.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
     tx.add_delivery(delivery)
     tx.emit(make_event("announcement.posted", ended, context, delivery=delivery.id, to=parent.session_id))
     if answers_call:
-        _wake_waiting_caller(parent, tx, context, to_wake)
+        _wake_waiting_caller(parent, tx, context, to_submit)
     else:
-        _wake_for_announcement(parent, delivery, tx, context, to_wake)
+        _wake_for_announcement(parent, delivery, tx, context, to_submit)
 
 
 def _deliver_to_inbox(ended: Run, tx: Transaction, context: RuntimeContext) -> None:
@@ -296,7 +298,9 @@ def _is_empty_reply(ended: Run) -> bool:
     )
 
 
-def _wake_waiting_caller(parent: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> None:
+def _wake_waiting_caller(
+    parent: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
+) -> None:
     """Wake a parent that waits inside its tool calls once the last awaited child has ended."""
     waits = (
         parent.status is Status.WAITING
@@ -304,11 +308,11 @@ def _wake_waiting_caller(parent: Run, tx: Transaction, context: RuntimeContext, 
         and not parent.waits_between_turns
     )
     if waits and not tx.has_live_children(parent.id, awaited=True):
-        to_wake.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
+        to_submit.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
 
 
 def _wake_for_announcement(
-    parent: Run, delivery: Delivery, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake
+    parent: Run, delivery: Delivery, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
 ) -> None:
     """Wake the requesting run, another run of its session, or a new run to read the announcement.
 
@@ -316,13 +320,13 @@ def _wake_for_announcement(
     """
     if parent.status.is_live:
         if parent.waits_between_turns and not _awaits_all_children(parent, tx):
-            to_wake.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
+            to_submit.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
     session_runs = tx.find_runs(session=parent.session_id, status=LIVE_STATUSES)
     if not session_runs:
-        to_wake.runs.append(create_wake_run(parent, delivery.id, tx, context))
+        to_submit.runs.append(create_wake_run(parent, delivery.id, tx, context))
     elif all(other.waits_between_turns for other in session_runs):
-        to_wake.runs.append((_requeue_run(session_runs[0], tx, context), ClaimResult.NO_FREE_SLOT))
+        to_submit.runs.append((_requeue_run(session_runs[0], tx, context), ClaimResult.NO_FREE_SLOT))
 
 
 def _awaits_all_children(run: Run, tx: Transaction) -> bool:
@@ -339,10 +343,10 @@ def _requeue_run(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
     return requeued
 
 
-def wake_run(run: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> None:
+def wake_run(run: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit) -> None:
     """Wake a run that waits for a child although no child has ended: on timeout or at a person's request."""
     if run.status is Status.WAITING:
-        to_wake.runs.append((_requeue_run(run, tx, context), ClaimResult.NO_FREE_SLOT))
+        to_submit.runs.append((_requeue_run(run, tx, context), ClaimResult.NO_FREE_SLOT))
 
 
 def undelivered_announcements(run: Run, tx: Transaction, *, limit: int | None = None) -> list[Delivery]:

@@ -16,7 +16,8 @@ from retinue.domain.session import NewSession, Session
 from retinue.domain.workspace import Workspace
 from retinue.errors import Refused
 from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.child_workspace import ChildSpec, ParentRights, compute_child_rights, resolve_workspace
+from retinue.runtime.child_permissions import ChildSpec, ParentPermissions, compute_child_permissions
+from retinue.runtime.child_workspace import resolve_workspace
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_plan import LEAF_ATTRIBUTE, compute_scope, load_definition
 
@@ -62,13 +63,13 @@ async def spawn_child(request: RunRequest, child_spec: ChildSpec, context: Runti
         agent_definition.agent, request.model
     )  # report an unusable model before anything is created
     if request.parent_run is not None:
-        parent_rights = await _compute_parent_rights(
+        parent_permissions = await _compute_parent_permissions(
             child_spec.parent, context, ancestors[-1] if ancestors else None
         )
         requesting_run = await check_spawn_allowed(
-            request, child_spec.parent, context, ancestors=ancestors, parent_rights=parent_rights
+            request, child_spec.parent, context, ancestors=ancestors, parent_permissions=parent_permissions
         )
-        child_spec = replace(child_spec, requesting_run=requesting_run, parent_rights=parent_rights)
+        child_spec = replace(child_spec, requesting_run=requesting_run, parent_permissions=parent_permissions)
     max_depth = min(context.limits.max_depth, MAX_CONFIGURABLE_DEPTH)
     if child_spec.parent.depth >= max_depth:
         raise Refused(
@@ -117,7 +118,7 @@ async def create_child_session(
 
     `extra_ceilings`: ceilings in addition to those that its parents pass on.
     """
-    child_rights = await compute_child_rights(agent_definition.agent, child_spec, context)
+    child_rights = await compute_child_permissions(agent_definition.agent, child_spec, context)
     try:
         preset = context.presets.replace_paths(agent_definition.preset, child_rights.paths)
         if child_spec.build_prompt is not None:
@@ -162,9 +163,11 @@ def _find_existing_run(request: RunRequest, tx: Transaction) -> tuple[Run | None
     return existing, run_ancestry(request.parent_run, tx) if existing is None else ()
 
 
-async def _compute_parent_rights(session: Session, context: RuntimeContext, run: Run | None) -> ParentRights:
+async def _compute_parent_permissions(
+    session: Session, context: RuntimeContext, run: Run | None
+) -> ParentPermissions:
     agent = await load_definition(session, context)
-    return ParentRights(agent=agent, rights=compute_scope(agent, session, context, run=run))
+    return ParentPermissions(agent=agent, scope=compute_scope(agent, session, context, run=run))
 
 
 async def check_spawn_allowed(
@@ -173,12 +176,12 @@ async def check_spawn_allowed(
     context: RuntimeContext,
     *,
     ancestors: Sequence[Run] | None = None,
-    parent_rights: ParentRights | None = None,
+    parent_permissions: ParentPermissions | None = None,
 ) -> Run:
     """Return the requesting run if it may start the requested agent.
 
     An agent starts only agents that its scope and the configuration allow, and none that already runs among
-    its ancestors. Delegating to the same agent is limited by depth alone. `parent_rights`: the session's
+    its ancestors. Delegating to the same agent is limited by depth alone. `parent_permissions`: the session's
     rights, if just computed for this run.
 
     Raises:
@@ -192,8 +195,8 @@ async def check_spawn_allowed(
     ancestor_names = [run.agent for run in ancestors]
     operator_policy = context.operator_policy()
     rights = (
-        parent_rights or await _compute_parent_rights(session, context, requesting_run)
-    ).rights.with_operator_denials(operator_policy)
+        parent_permissions or await _compute_parent_permissions(session, context, requesting_run)
+    ).scope.with_operator_denials(operator_policy)
     if pattern := first_match(operator_policy.deny_agents, request.agent):
         raise Refused(f"The configuration denies the agent {request.agent} (deny.agents: {pattern}).")
     if request.agent != session.agent and not (verdict := rights.check_agent(request.agent)).ok:

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from msgspec.structs import replace
 
-from retinue.domain.model_turn import Reply, ReplyDelta
+from retinue.domain.model_turn import ModelReply, ReplyDelta
 from retinue.errors import ModelFailed, TimedOut
 from retinue.runtime.run_attempt import RunAttempt
 
@@ -116,7 +116,7 @@ class TurnTimer:
         self._streaming_since: float | None = None
         self.interrupted = False
 
-    async def run_turn(self, turn: Awaitable[Reply]) -> Reply:
+    async def run_turn(self, turn: Awaitable[ModelReply]) -> ModelReply:
         """Await one turn.
 
         Raises:

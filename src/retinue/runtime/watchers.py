@@ -29,7 +29,7 @@ from retinue.domain.watch import (
 from retinue.errors import Conflict, NotFound, Refused
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime import run_control
-from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_end import make_nonce
 from retinue.runtime.run_plan import load_definition

@@ -28,15 +28,15 @@ MAX_LINKS = 1_000
 COOKIE_LIFETIME_SECONDS = 30 * 86_400
 
 
-class Caller(Struct, frozen=True, kw_only=True):
+class ApiCaller(Struct, frozen=True, kw_only=True):
     """The authenticated caller and its rights, from the daemon's records only."""
 
     rights: frozenset[ApiPermission]
     name: str = "person"
 
 
-OWNER = Caller(rights=ALL_PERMISSIONS)
-PAGE_VISITOR = Caller(rights=WEB_USER_PERMISSIONS)
+OWNER = ApiCaller(rights=ALL_PERMISSIONS)
+PAGE_VISITOR = ApiCaller(rights=WEB_USER_PERMISSIONS)
 
 
 class Authenticator:
@@ -66,17 +66,17 @@ class Authenticator:
         """Name of the cookie: pages of several homes on one machine share their host's cookies."""
         return f"retinue-{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
 
-    def authenticate_bearer(self, secret: str) -> Caller | None:
+    def authenticate_bearer(self, secret: str) -> ApiCaller | None:
         """Return the caller that has this token, or None."""
         token = self.token
         if token and hmac.compare_digest(secret.encode("utf-8", "replace"), token.encode()):
             return OWNER
         with suppress(Failed):
             if token_info := self._token_store.find(secret):
-                return Caller(rights=token_info.rights, name=token_info.name)
+                return ApiCaller(rights=token_info.rights, name=token_info.name)
         return None
 
-    def authenticate_cookie(self, cookie: str) -> Caller | None:
+    def authenticate_cookie(self, cookie: str) -> ApiCaller | None:
         """Return the caller that has this cookie, which a link was exchanged for, or None."""
         payload, _, signature = cookie.rpartition(".")
         if not self.token or not hmac.compare_digest(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.server.allowed_hosts import AllowedHosts
-from retinue.server.auth import OWNER, Caller
+from retinue.server.auth import OWNER, ApiCaller
 from retinue.server.connection_limits import Listener
 from retinue.server.context import ServerContext
 from retinue.server.error_responses import DEFECT_MESSAGE, HttpError
@@ -54,12 +54,12 @@ class SecurityMiddleware:
             self._context.app.log_defect(error, asked=f"{scope['method']} {_route_path(scope)}")
             await exchange.respond(http_error_response(HttpError(500, DEFECT_MESSAGE)))
 
-    def _authenticate(self, scope: Scope) -> Caller | None:
+    def _authenticate(self, scope: Scope) -> ApiCaller | None:
         """Authenticate the caller; None for a request without a key to a public path."""
         headers = _read_headers(scope)
         path: str = scope["path"]
         if scope["state"].get("listener") is Listener.UNIX_SOCKET:
-            caller: Caller | None = OWNER
+            caller: ApiCaller | None = OWNER
         else:
             self._check_origin(headers, scope["method"])
             caller = self._find_caller(headers, scope)
@@ -90,7 +90,7 @@ class SecurityMiddleware:
         if fetch_site not in (None, "same-origin") and not (fetch_site == "none" and is_navigation):
             raise HttpError(403, "Request from another site. Type or paste the page's address to open it.")
 
-    def _find_caller(self, headers: dict[str, str], scope: Scope) -> Caller | None:
+    def _find_caller(self, headers: dict[str, str], scope: Scope) -> ApiCaller | None:
         authenticator = self._context.authenticator
         if (authorization := headers.get("authorization")) is not None:
             scheme, _, token = authorization.partition(" ")

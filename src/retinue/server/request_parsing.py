@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 
 from retinue.errors import UsageError
-from retinue.server.auth import Caller
+from retinue.server.auth import ApiCaller
 from retinue.server.connection_limits import ConnectionLimits
 from retinue.server.error_responses import HttpError
 from retinue.server.routing import ApiRequest, Route
@@ -48,8 +48,8 @@ async def parse_request(route: Route, request: Request) -> ApiRequest[Any, Any]:
     )
 
 
-def _authorize(route: Route, request: Request) -> Caller:
-    caller: Caller | None = request.state.caller
+def _authorize(route: Route, request: Request) -> ApiCaller:
+    caller: ApiCaller | None = request.state.caller
     if caller is None or route.right not in caller.rights:
         rights_text = ", ".join(sorted(caller.rights)) if caller else "none"
         raise HttpError(

@@ -7,7 +7,7 @@ from typing import Any
 from retinue.domain.api_permission import ApiPermission
 from retinue.server.context import ServerContext
 from retinue.server.openapi import build_openapi_document
-from retinue.server.routes import agents, daemon, events, inbox, messages, runs, sessions, watchers
+from retinue.server.routes import agents, approvals, daemon, events, inbox, messages, runs, sessions, watchers
 from retinue.server.routing import ApiRequest, NoFields, Route, collect_routes, route
 
 
@@ -31,6 +31,6 @@ async def get_openapi_document(
 
 
 ROUTES: Sequence[Route] = (
-    *collect_routes(daemon, agents, sessions, messages, runs, inbox, watchers, events),
+    *collect_routes(daemon, agents, sessions, messages, runs, inbox, approvals, watchers, events),
     get_openapi_document,
 )

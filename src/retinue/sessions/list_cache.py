@@ -43,7 +43,7 @@ class PathStamp(msgspec.Struct, array_like=True, frozen=True, gc=False):
     ctime_ns: int
 
 
-class CachedFamily(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+class CachedTree(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """A top-level folder: its sessions, and the stamps that show that they are unchanged."""
 
     stamps: tuple[PathStamp, ...]
@@ -54,7 +54,7 @@ class CachedFamily(msgspec.Struct, array_like=True, frozen=True, kw_only=True, g
 class _CacheFile(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     format: str
     root: str
-    families: dict[str, CachedFamily]
+    trees: dict[str, CachedTree]
 
 
 _FORMAT = f"1 {__version__} {' '.join(each.name for kind in (Session, Workspace) for each in fields(kind))}"
@@ -72,12 +72,12 @@ class SessionListCache:
     def __init__(self, root: str, token: Callable[[], str]) -> None:
         self._root = root
         self._token = token
-        self._families: Mapping[str, CachedFamily] | None = None
+        self._trees: Mapping[str, CachedTree] | None = None
         self._unsaved: frozenset[str] = frozenset()
         self._last_list: list[Session] = []
         """The last list. Never changed in place; a new list is made when anything differs."""
         self._unsettled: set[str] = set()
-        """Families that changed so recently that a second change might not show."""
+        """Trees that changed so recently that a second change might not show."""
         self._checked_at = 0.0
         """Monotonic time of the last full check."""
         self._root_stamp: FileStamp | None = None
@@ -85,24 +85,24 @@ class SessionListCache:
         """Ensures that one list is made at a time, so that an older list cannot replace a newer one."""
         self._lock = threading.Lock()
         self._changed: set[str] = set()
-        """Families that this process changed since they were last checked."""
+        """Trees that this process changed since they were last checked."""
         self._in_use: Counter[str] = Counter()
-        """Families in which this process may change something at any time, with a count of users."""
+        """Trees in which this process may change something at any time, with a count of users."""
 
     def mark_changed(self, path: str) -> None:
         """Record that this process changed something in a session's folder."""
-        if family := self._family_name(path):
+        if tree := self._tree_name(path):
             with self._lock:
-                self._changed.add(family)
+                self._changed.add(tree)
 
     def track_work(self, path: str, *, change: int) -> None:
         """Record that this process started (1) or stopped (-1) working in a session's folder."""
-        if family := self._family_name(path):
+        if tree := self._tree_name(path):
             with self._lock:
-                self._changed.add(family)
-                self._in_use[family] += change
-                if not self._in_use[family]:
-                    del self._in_use[family]
+                self._changed.add(tree)
+                self._in_use[tree] += change
+                if not self._in_use[tree]:
+                    del self._in_use[tree]
 
     def list_sessions(self, read: Callable[[str], Session], *, max_age_s: float = 0.0) -> list[Session]:
         """List every session below the root.
@@ -112,8 +112,8 @@ class SessionListCache:
             max_age_s: Changes that other processes made within this many seconds may be missing.
         """
         with self._list_lock:
-            if self._families is not None and time.monotonic() - self._checked_at < max_age_s:
-                return self._list_recent_changes(self._families, read)
+            if self._trees is not None and time.monotonic() - self._checked_at < max_age_s:
+                return self._list_recent_changes(self._trees, read)
             return self._list_all(read)
 
     def _list_all(self, read: Callable[[str], Session]) -> list[Session]:
@@ -128,62 +128,60 @@ class SessionListCache:
             os.close(root_fd)
 
     def _list_recent_changes(
-        self, families: Mapping[str, CachedFamily], read: Callable[[str], Session]
+        self, trees: Mapping[str, CachedTree], read: Callable[[str], Session]
     ) -> list[Session]:
         """Update the last list for sessions that came, went or were changed by this process."""
-        stamp_before, changed = self._root_stamp, self._take_changed_families(families)
+        stamp_before, changed = self._root_stamp, self._take_changed_trees(trees)
         self._root_stamp = file_stamp(self._root)
         if stamp_before == self._root_stamp and not changed:
             return self._last_list
         tops = (
-            families.keys()
+            trees.keys()
             if stamp_before == self._root_stamp
             else dict.fromkeys(session_tree.top_level_names(self._root))
         )
         with _pause_gc():
             found = {
-                name: _scan_family(self._root, name, read)
-                if name in changed or name not in families
-                else families[name]
+                name: _scan_tree(self._root, name, read)
+                if name in changed or name not in trees
+                else trees[name]
                 for name in (*tops, *(each for each in changed if each not in tops))
             }
-            self._unsettled = {name for name, family in found.items() if not family.stamps}
-            self._families = {
-                name: family for name, family in found.items() if family.sessions or name in tops
-            }
-            self._last_list = [session for family in self._families.values() for session in family.sessions]
+            self._unsettled = {name for name, tree in found.items() if not tree.stamps}
+            self._trees = {name: tree for name, tree in found.items() if tree.sessions or name in tops}
+            self._last_list = [session for tree in self._trees.values() for session in tree.sessions]
         return self._last_list
 
-    def _take_changed_families(self, families: Mapping[str, CachedFamily]) -> set[str]:
-        """Return the families to scan: changed by this process, or just before the last check."""
+    def _take_changed_trees(self, trees: Mapping[str, CachedTree]) -> set[str]:
+        """Return the trees to scan: changed by this process, or just before the last check."""
         with self._lock:
             changed, self._changed = self._changed, set()
             changed |= self._in_use.keys()
-        return changed | {name for name in self._unsettled if name in families and not families[name].stamps}
+        return changed | {name for name in self._unsettled if name in trees and not trees[name].stamps}
 
-    def _family_name(self, path: str) -> str:
+    def _tree_name(self, path: str) -> str:
         return path[len(self._root) + 1 :].partition("/")[0] if path.startswith(f"{self._root}/") else ""
 
     def _refresh(self, root_fd: int, read: Callable[[str], Session]) -> list[Session]:
-        families = self._load() if self._families is None else self._families
+        trees = self._load() if self._trees is None else self._trees
         self._checked_at, self._root_stamp = time.monotonic(), file_stamp(self._root)
-        self._take_changed_families(families)
-        found: dict[str, CachedFamily] = {}
+        self._take_changed_trees(trees)
+        found: dict[str, CachedTree] = {}
         changed: set[str] = set()
         for name in session_tree.top_level_names(self._root):
-            family = families.get(name)
-            if family is None or not _is_family_unchanged(family, root_fd):
-                family = _scan_family(self._root, name, read)
+            tree = trees.get(name)
+            if tree is None or not _is_tree_unchanged(tree, root_fd):
+                tree = _scan_tree(self._root, name, read)
                 changed.add(name)
-            found[name] = family
-        if changed or self._families is None or found.keys() != families.keys():
-            self._last_list = [session for family in found.values() for session in family.sessions]
-        self._families = found
+            found[name] = tree
+        if changed or self._trees is None or found.keys() != trees.keys():
+            self._last_list = [session for tree in found.values() for session in tree.sessions]
+        self._trees = found
         self._unsettled = {name for name in changed if not found[name].stamps}
-        self._save_if_worthwhile(found, self._unsaved | changed, removed=families.keys() - found.keys())
+        self._save_if_worthwhile(found, self._unsaved | changed, removed=trees.keys() - found.keys())
         return self._last_list
 
-    def _load(self) -> Mapping[str, CachedFamily]:
+    def _load(self) -> Mapping[str, CachedTree]:
         try:
             with open(
                 os.path.join(self._root, file_names.LIST_CACHE),
@@ -196,10 +194,10 @@ class SessionListCache:
             cache = _DECODER.decode(data[4:])
         except (OSError, ValueError):
             return {}
-        return cache.families if (cache.format, cache.root) == (_FORMAT, self._root) else {}
+        return cache.trees if (cache.format, cache.root) == (_FORMAT, self._root) else {}
 
     def _save_if_worthwhile(
-        self, found: Mapping[str, CachedFamily], unsaved: frozenset[str], *, removed: set[str]
+        self, found: Mapping[str, CachedTree], unsaved: frozenset[str], *, removed: set[str]
     ) -> None:
         """Save the cache if that is cheaper than reading changed folders again, or if folders are gone."""
         savable = {name for name in unsaved if name in found and found[name].stamps}
@@ -222,9 +220,9 @@ class SessionListCache:
         self._unsaved = unsaved - savable
 
 
-def _is_family_unchanged(family: CachedFamily, root_fd: int) -> bool:
+def _is_tree_unchanged(tree: CachedTree, root_fd: int) -> bool:
     try:
-        for stamp in family.stamps:
+        for stamp in tree.stamps:
             status = os.stat(stamp.path, dir_fd=root_fd)
             if (
                 status.st_ctime_ns != stamp.ctime_ns
@@ -235,11 +233,11 @@ def _is_family_unchanged(family: CachedFamily, root_fd: int) -> bool:
                 return False
     except OSError:
         return False
-    return bool(family.stamps)
+    return bool(tree.stamps)
 
 
-def _scan_family(root: str, name: str, read: Callable[[str], Session]) -> CachedFamily:
-    """Scan a family, stamping each path before its content is read: a later change shows the next time."""
+def _scan_tree(root: str, name: str, read: Callable[[str], Session]) -> CachedTree:
+    """Scan a tree, stamping each path before its content is read: a later change shows the next time."""
     started_ns = time.time_ns()
     stamps: list[PathStamp] = []
 
@@ -248,20 +246,22 @@ def _scan_family(root: str, name: str, read: Callable[[str], Session]) -> Cached
             if found := file_stamp(path):
                 stamps.append(PathStamp(path[len(root) + 1 :], *found))
 
-    sessions = tuple(read(path) for path in session_tree.walk_family(os.path.join(root, name), record_stamp))
+    sessions = tuple(
+        read(path) for path in session_tree.walk_session_tree(os.path.join(root, name), record_stamp)
+    )
     is_settled = all(each.ctime_ns < started_ns - STAMP_SETTLE_NS for each in stamps)
-    return CachedFamily(stamps=tuple(stamps) if is_settled else (), sessions=sessions)
+    return CachedTree(stamps=tuple(stamps) if is_settled else (), sessions=sessions)
 
 
-def _encode_cache(root: str, found: Mapping[str, CachedFamily]) -> bytes:
-    families: dict[str, msgspec.Raw] = {}
-    for name, family in found.items():
-        if family.stamps:
-            # A family that cannot be encoded, such as a name that is not valid text, is scanned each time.
+def _encode_cache(root: str, found: Mapping[str, CachedTree]) -> bytes:
+    trees: dict[str, msgspec.Raw] = {}
+    for name, tree in found.items():
+        if tree.stamps:
+            # A tree that cannot be encoded, such as a name that is not valid text, is scanned each time.
             with suppress(ValueError, TypeError, OverflowError):
                 _ENCODER.encode(name)
-                families[name] = msgspec.Raw(_ENCODER.encode(family))
-    data = _ENCODER.encode((_FORMAT, root, families))
+                trees[name] = msgspec.Raw(_ENCODER.encode(tree))
+    data = _ENCODER.encode((_FORMAT, root, trees))
     return zlib.crc32(data).to_bytes(4, "big") + data
 
 

@@ -6,7 +6,7 @@
 import os
 from collections.abc import Iterator
 
-from retinue.domain.session import Session
+from retinue.domain.session import DELETED_SESSION_RETENTION_DAYS, Session
 from retinue.errors import Conflict, NotFound, UsageError
 from retinue.sessions import folder, session_tree
 from retinue.storage import file_names
@@ -22,7 +22,7 @@ def find_deleted_session(root: str, ref: str) -> str:
         if matches:
             return max(matches, key=_deletion_sort_key)
     raise NotFound(
-        f"There is no deleted session {ref!r}. Deleted sessions are kept for 30 days; use the id, slug or folder name."
+        f"There is no deleted session {ref!r}. Deleted sessions are kept for {DELETED_SESSION_RETENTION_DAYS} days; use the id, slug or folder name."
     )
 
 

@@ -29,10 +29,10 @@ def top_level_names(root: str) -> list[str]:
 def walk_sessions(root: str) -> Iterator[str]:
     """Yield every session folder below the root: branches, their agents, and agents of agents."""
     for name in top_level_names(root):
-        yield from walk_family(os.path.join(root, name))
+        yield from walk_session_tree(os.path.join(root, name))
 
 
-def walk_family(top: str, on_path: PathCallback = _ignore_path) -> Iterator[str]:
+def walk_session_tree(top: str, on_path: PathCallback = _ignore_path) -> Iterator[str]:
     """Yield the session folders of a top-level session.
 
     A folder directly below the root with a session.md of its own is not a top-level session.

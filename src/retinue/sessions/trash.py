@@ -13,15 +13,14 @@ from datetime import datetime, timedelta
 from itertools import islice
 from stat import S_ISDIR
 
-from retinue.domain.session import slug_timestamp
+from retinue.domain.session import DELETED_SESSION_RETENTION_DAYS, slug_timestamp
 from retinue.sessions import session_tree
 from retinue.storage import file_names
 
 _INTERVAL_S = 24 * 3600
 _STALE_AFTER_S = 3600
 """No folder takes this long to build, so its builder must have crashed."""
-_DELETED_RETENTION = timedelta(days=30)
-_MAX_FAMILIES = 300
+_MAX_TREES_PER_SWEEP = 300
 _MAX_REMOVED = 200
 
 
@@ -35,12 +34,12 @@ def sweep_trash(root: str, now: datetime) -> list[str]:
         return []
     try:
         last_name = _start_sweep(marker)
-        families = session_tree.top_level_names(root)
-        first = bisect_right(families, last_name)
-        batch = families[first : first + _MAX_FAMILIES]
+        top_level_names = session_tree.top_level_names(root)
+        first = bisect_right(top_level_names, last_name)
+        batch = top_level_names[first : first + _MAX_TREES_PER_SWEEP]
         removals = (path for path in _iter_leftovers(root, batch) if _remove_if_expired(path, now))
         removed = list(islice(removals, _MAX_REMOVED))
-        _record_progress(marker, batch[-1] if first + len(batch) < len(families) else "")
+        _record_progress(marker, batch[-1] if first + len(batch) < len(top_level_names) else "")
     except OSError:
         return []  # A process without write permission sweeps nothing.
     return removed
@@ -93,11 +92,14 @@ def _record_progress(marker: str, last_name: str) -> None:
         os.close(descriptor)
 
 
-def _iter_leftovers(root: str, families: Sequence[str]) -> Iterator[str]:
+def _iter_leftovers(root: str, top_level_names: Sequence[str]) -> Iterator[str]:
     """Yield leftovers only where sessions are built and stored; other files belong to people or agents."""
     staging = os.path.join(root, file_names.STAGING)
     yield from (os.path.join(staging, name) for name in _list_names(staging))
-    for folder in (root, *(each for top in families for each in _folders_to_sweep(os.path.join(root, top)))):
+    for folder in (
+        root,
+        *(each for top in top_level_names for each in _folders_to_sweep(os.path.join(root, top))),
+    ):
         yield from (
             os.path.join(folder, name) for name in _list_names(folder) if file_names.is_leftover(name)
         )
@@ -105,7 +107,7 @@ def _iter_leftovers(root: str, families: Sequence[str]) -> Iterator[str]:
 
 def _folders_to_sweep(top: str) -> list[str]:
     paths = [top]
-    for _ in session_tree.walk_family(top, paths.append):
+    for _ in session_tree.walk_session_tree(top, paths.append):
         pass
     return [path for path in paths if not path.endswith(f"/{file_names.SESSION}")]
 
@@ -127,5 +129,5 @@ def _is_expired(path: str, now: datetime) -> bool:
         deleted = file_names.deletion_time(os.path.basename(path))
         if deleted is None:
             return time.time() - os.lstat(path).st_mtime > _STALE_AFTER_S
-        return deleted < slug_timestamp(now - _DELETED_RETENTION)
+        return deleted < slug_timestamp(now - timedelta(days=DELETED_SESSION_RETENTION_DAYS))
     return False

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Entry, Message
 from retinue.errors import ModelFailed
 
-ScriptedStep = Reply | Exception | Callable[[Request], Reply]
+ScriptedStep = ModelReply | Exception | Callable[[ModelRequest], ModelReply]
 
 
-def text_reply(text: str, *, stop: StopReason = StopReason.END) -> Reply:
-    return Reply(text=text, stop_reason=stop, usage=Usage(input=10, output=5), model="played")
+def text_reply(text: str, *, stop: StopReason = StopReason.END) -> ModelReply:
+    return ModelReply(text=text, stop_reason=stop, usage=Usage(input=10, output=5), model="played")
 
 
-def tool_call_reply(*tool_calls: tuple[str, str], text: str = "") -> Reply:
+def tool_call_reply(*tool_calls: tuple[str, str], text: str = "") -> ModelReply:
     """Return a reply that calls tools, each given as name and JSON text of its arguments."""
-    return Reply(
+    return ModelReply(
         text=text,
         tool_calls=tuple(UnsavedToolCall(tool=tool, arguments=arguments) for tool, arguments in tool_calls),
         stop_reason=StopReason.TOOLS,
@@ -32,7 +32,7 @@ def tool_call_reply(*tool_calls: tuple[str, str], text: str = "") -> Reply:
 class RecordedRequest(Struct, frozen=True, kw_only=True):
     """A request, with the entries it had at that moment."""
 
-    request: Request
+    request: ModelRequest
     entries: tuple[Entry, ...]
 
 
@@ -50,7 +50,9 @@ class FakeProvider:
     """If set, a turn waits for this event in the middle of its reply."""
     _next_step: dict[str, int] = field(default_factory=dict[str, int])
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         self.requests.append(RecordedRequest(request=request, entries=tuple(request.entries)))
         first_entry = request.entries[0] if request.entries else None
         first_text = first_entry.text if isinstance(first_entry, Message) else ""
@@ -65,7 +67,7 @@ class FakeProvider:
         step = self.script[key][index]
         if isinstance(step, Exception):
             raise step
-        reply = step if isinstance(step, Reply) else step(request)
+        reply = step if isinstance(step, ModelReply) else step(request)
         middle = len(reply.text) // 2
         on_delta(ReplyDelta(text=reply.text[:middle]))
         if self.hold_until is not None:

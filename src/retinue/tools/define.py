@@ -11,7 +11,7 @@ import msgspec
 
 from retinue.domain.approval import ToolAccess
 from retinue.domain.system_prompt import SYSTEM_PREFIX
-from retinue.domain.tool import AskPolicy, Effect, ToolSpec
+from retinue.domain.tool import ApprovalRequirement, Effect, ToolSpec
 from retinue.errors import UsageError
 from retinue.interfaces import Call, Tool, ToolFunction
 from retinue.tools.abandonable_thread import run_in_own_thread
@@ -39,7 +39,7 @@ def tool(
     category: str = "",
     plugin: str = "",
     is_delegation: bool = False,
-    asks: AskPolicy | str | None = None,
+    asks: ApprovalRequirement | str | None = None,
     access: tuple[ToolAccess, str] | None = None,
     agent_argument: str = "",
     inspects_runs: bool = False,
@@ -58,7 +58,7 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
     category: str = "",
     plugin: str = "",
     is_delegation: bool = False,
-    asks: AskPolicy | str | None = None,
+    asks: ApprovalRequirement | str | None = None,
     access: tuple[ToolAccess, str] | None = None,
     agent_argument: str = "",
     inspects_runs: bool = False,
@@ -114,7 +114,9 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
             category=category,
             plugin=plugin,
             is_delegation=is_delegation,
-            ask_policy=_parse_ask_policy(tool_name, asks, Effect(effect), is_delegation=is_delegation),
+            approval_requirement=_parse_ask_policy(
+                tool_name, asks, Effect(effect), is_delegation=is_delegation
+            ),
             agent_argument=agent_argument,
             inspects_runs=inspects_runs,
             can_verify_completion=can_verify_completion,
@@ -159,14 +161,18 @@ def _argument_reader(name: str) -> Callable[[Mapping[str, Any]], str]:
 
 
 def _parse_ask_policy(
-    name: str, asks: AskPolicy | str | None, effect: Effect, *, is_delegation: bool
-) -> AskPolicy:
+    name: str, asks: ApprovalRequirement | str | None, effect: Effect, *, is_delegation: bool
+) -> ApprovalRequirement:
     if asks is None:
-        return AskPolicy.NEVER if effect is Effect.READ or is_delegation else AskPolicy.UNLESS_GRANTED
+        return (
+            ApprovalRequirement.NEVER
+            if effect is Effect.READ or is_delegation
+            else ApprovalRequirement.UNLESS_GRANTED
+        )
     try:
-        return AskPolicy(asks)
+        return ApprovalRequirement(asks)
     except ValueError:
-        known = ", ".join(repr(str(each)) for each in AskPolicy)
+        known = ", ".join(repr(str(each)) for each in ApprovalRequirement)
         raise UsageError(f"Tool {name}: unknown value {asks!r} for asks. Use one of {known}.") from None
 
 

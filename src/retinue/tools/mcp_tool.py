@@ -6,8 +6,8 @@ from typing import Any, cast
 import msgspec
 
 from retinue.domain.ceiling import NETWORK_CAPABILITY
-from retinue.domain.mcp_tool import McpTool, PinnedTool, qualified_tool_name
-from retinue.domain.tool import AskPolicy, Effect, ToolSpec
+from retinue.domain.mcp import McpTool, PinnedTool, qualified_tool_name
+from retinue.domain.tool import ApprovalRequirement, Effect, ToolSpec
 from retinue.interfaces import Call, Tool
 from retinue.tools.arguments import check_json_limits
 
@@ -45,7 +45,9 @@ def make_mcp_tool(
         effect=_effect_from_hints(
             is_read_only=is_read_only, is_idempotent=hints.get("idempotentHint") is True
         ),
-        ask_policy=AskPolicy.NEVER if is_read_only else AskPolicy.UNLESS_GRANTED,
+        approval_requirement=ApprovalRequirement.NEVER
+        if is_read_only
+        else ApprovalRequirement.UNLESS_GRANTED,
         capabilities=() if hints.get("openWorldHint") is False else (NETWORK_CAPABILITY,),
         category=CATEGORY,
         plugin=server,

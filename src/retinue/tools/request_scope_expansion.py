@@ -3,12 +3,14 @@
 from typing import Annotated
 
 from retinue.domain.approval import Answer
-from retinue.domain.tool import AskPolicy, Effect
+from retinue.domain.tool import ApprovalRequirement, Effect
 from retinue.interfaces import Call
 from retinue.tools.define import tool
 
 
-@tool(effect=Effect.IDEMPOTENT, category="people", asks=AskPolicy.ALWAYS, access=("scope", "resource"))
+@tool(
+    effect=Effect.IDEMPOTENT, category="people", asks=ApprovalRequirement.ALWAYS, access=("scope", "resource")
+)
 async def request_scope_expansion(
     call: Call,
     tool: Annotated[str, "The tool that needs it, for example read, write or bash."],

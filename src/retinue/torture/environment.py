@@ -14,14 +14,14 @@ from retinue import daemon_client
 from retinue.app import open as open_app
 from retinue.app.run_options import RunOptions
 from retinue.domain.approval import Approval, ApprovalState
-from retinue.domain.providers import API_SERVERS
+from retinue.domain.providers import MODEL_APIS
 from retinue.domain.run import Run
 from retinue.errors import BUG_MESSAGE
 from retinue.ledger.ledger import SqliteLedger
 from retinue.torture.counted_tools import EFFECTS_FILE, LINE_BYTES
 from retinue.torture.scenario import agent_definitions, task_text
 
-REMOVED_ENV_PREFIXES = ("RETINUE_", *(api.env_prefix for api in API_SERVERS.values()))
+REMOVED_ENV_PREFIXES = ("RETINUE_", *(api.env_prefix for api in MODEL_APIS.values()))
 TOOLS_MODULE = "retinue.torture.counted_tools"
 TIMEOUT_S = 90.0
 """Time limit after which a command or run counts as hanging."""

@@ -84,7 +84,7 @@ def _compute_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy) ->
         closed_paths=(*ALWAYS_CLOSED_PATHS, subtree_pattern(f"{root}/.git"))
         if inputs.is_worktree
         else ALWAYS_CLOSED_PATHS,
-        retinue_paths=policy.closed_paths,
+        retinue_paths=policy.retinue_paths,
         root=root,
         is_worktree=inputs.is_worktree,
         workspace_label=inputs.workspace_label,

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.providers import API_SERVERS
+from retinue.domain.providers import MODEL_APIS
 from retinue.domain.run import Usage
 from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
 from retinue.providers.cli.provider import create_cli_provider
 from retinue.providers.cli.reply_parser import CliReplyBuilder, as_count, as_object, content_text
 from retinue.providers.interface import CreateProvider
 
-VENDOR_URL = ("anthropic", API_SERVERS["anthropic"].base_url)
+VENDOR_URL = ("anthropic", MODEL_APIS["anthropic"].base_url)
 
 
 def _build_args(invocation: Invocation) -> tuple[str, ...]:

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from retinue.domain.providers import API_SERVERS
+from retinue.domain.providers import MODEL_APIS
 from retinue.domain.run import Usage
 from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
 from retinue.providers.cli.provider import create_cli_provider
 from retinue.providers.cli.reply_parser import CliReplyBuilder, as_count, as_object, content_text
 from retinue.providers.interface import CreateProvider
 
-VENDOR_URL = ("openai", API_SERVERS["openai"].base_url)
+VENDOR_URL = ("openai", MODEL_APIS["openai"].base_url)
 _CALL_ITEMS = {
     "command_execution": "command",
     "file_change": "changes",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from retinue.domain.providers import API_SERVERS
+from retinue.domain.providers import MODEL_APIS
 from retinue.domain.run import Usage
 from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
 from retinue.providers.cli.provider import create_cli_provider
@@ -86,9 +86,9 @@ PI_PROTOCOL = CliProtocol(
     accepts_conversation_id=True,
     base_env={"PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0", "PI_OFFLINE": "1"},
     credential_variables={
-        "ANTHROPIC_API_KEY": ("anthropic", API_SERVERS["anthropic"].base_url),
-        "ANTHROPIC_OAUTH_TOKEN": ("anthropic", API_SERVERS["anthropic"].base_url),
-        "OPENAI_API_KEY": ("openai", API_SERVERS["openai"].base_url),
+        "ANTHROPIC_API_KEY": ("anthropic", MODEL_APIS["anthropic"].base_url),
+        "ANTHROPIC_OAUTH_TOKEN": ("anthropic", MODEL_APIS["anthropic"].base_url),
+        "OPENAI_API_KEY": ("openai", MODEL_APIS["openai"].base_url),
         "GEMINI_API_KEY": ("google", "https://generativelanguage.googleapis.com"),
         "OPENROUTER_API_KEY": ("openrouter", "https://openrouter.ai"),
         "GROQ_API_KEY": ("groq", "https://api.groq.com"),

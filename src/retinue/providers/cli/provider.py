@@ -8,9 +8,9 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from retinue.domain.cli_agent import CliAgentCommand, CliAgentSandbox, ProcessExit
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.providers import API_SERVERS, CLI_AGENTS
+from retinue.domain.providers import CLI_AGENTS, MODEL_APIS
 from retinue.domain.run import Reason
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import ModelFailed
@@ -54,7 +54,7 @@ def _provider_credentials(
     protocol: CliProtocol, settings: ProviderSettings
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables that CLI agents may get keys from, and base URLs that are not the default."""
-    keys = {API_SERVERS[name].key_variable: each.api_key for name, each in settings.providers.items()}
+    keys = {MODEL_APIS[name].key_variable: each.api_key for name, each in settings.providers.items()}
     if protocol.vendor in settings.providers:
         keys[protocol.key_variable] = settings.providers[protocol.vendor].api_key
     variables = {**{name: str(key) for name, key in keys.items() if key}, **settings.env}
@@ -87,7 +87,9 @@ class CliProvider:
         self._startup_args: tuple[str, ...] = ()
         """Additional arguments without which the program did not start."""
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         scope = request.scope or Scope()
         agent_sandbox = await self._runner.prepare_home(request.session_id)
         location = StateLocation(
@@ -133,7 +135,11 @@ class CliProvider:
         """Do nothing; every process ends with its turn."""
 
     def _build_command(
-        self, plan: ResumePlan, request: Request, agent_sandbox: CliAgentSandbox, builder: CliReplyBuilder
+        self,
+        plan: ResumePlan,
+        request: ModelRequest,
+        agent_sandbox: CliAgentSandbox,
+        builder: CliReplyBuilder,
     ) -> CliAgentCommand:
         options, protocol = self._launch_options, self._protocol
         is_sandboxed = agent_sandbox.level is SandboxLevel.STRICT
@@ -197,8 +203,12 @@ class CliProvider:
         return bool(failed) and builder.has_no_output and _CONVERSATION_NOT_FOUND.search(output) is not None
 
     def _build_reply(
-        self, builder: CliReplyBuilder, process_exit: ProcessExit, request: Request, location: StateLocation
-    ) -> Reply:
+        self,
+        builder: CliReplyBuilder,
+        process_exit: ProcessExit,
+        request: ModelRequest,
+        location: StateLocation,
+    ) -> ModelReply:
         if builder.error or not builder.is_finished or process_exit.exit_code not in (0, None):
             raise self._make_error(builder, process_exit)
         reply = builder.build()

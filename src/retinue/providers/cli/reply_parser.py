@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from retinue.domain.model_turn import ProviderToolCall, Reply, ReplyDelta, ReplyStep
+from retinue.domain.model_turn import ModelReply, ProviderToolCall, ReplyDelta, ReplyStep
 from retinue.domain.run import Usage
 
 MAX_TOOL_CALLS = 2_000
@@ -101,7 +101,7 @@ class CliReplyBuilder:
         )
         self._on_delta(ReplyDelta(provider_tool_call=tool_call))
 
-    def build(self) -> Reply:
+    def build(self) -> ModelReply:
         steps = [
             ReplyStep(text="\n\n".join(texts), tool_calls=tuple(map(self._finished_call, call_ids)))
             for texts, call_ids in self._steps
@@ -109,7 +109,7 @@ class CliReplyBuilder:
         text = ""
         if not steps[-1].tool_calls:
             text = steps.pop().text
-        return Reply(
+        return ModelReply(
             text=self.final_text or text,
             model=self.model,
             usage=self.usage,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.run import Reason, Usage
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import public_entry_id
@@ -50,7 +50,9 @@ class LocalProvider:
         self._log_path = log_path
         """A file that gets one line before each request."""
 
-    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
         await self._acquire_slot(on_delta)
         try:
             return await self._build_reply(request, on_delta)
@@ -69,7 +71,7 @@ class LocalProvider:
                     return
             on_delta(ReplyDelta(tool_arguments="…"))
 
-    async def _build_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+    async def _build_reply(self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]) -> ModelReply:
         if self._log_path:
             _log_request(self._log_path, request)
         queries = _ModelQueries(self._process, on_delta)
@@ -84,7 +86,7 @@ class LocalProvider:
             if new_calls := tuple(
                 call for call in tool_calls if (call.tool, call.arguments) not in state.made_calls
             ):
-                return Reply(
+                return ModelReply(
                     text="",
                     tool_calls=new_calls,
                     model=self._model_name,
@@ -93,7 +95,7 @@ class LocalProvider:
                 )
         return await self._generate_answer(queries, request)
 
-    async def _generate_answer(self, queries: "_ModelQueries", request: Request) -> Reply:
+    async def _generate_answer(self, queries: "_ModelQueries", request: ModelRequest) -> ModelReply:
         texts, stop, omitted_chars = list[str](), StopReason.END, 0
         max_tokens = request.model.max_tokens or DEFAULT_MAX_TOKENS
         for prompts in build_prompts(request.system, request.entries):
@@ -111,7 +113,7 @@ class LocalProvider:
             if omitted_chars
             else ""
         )
-        return Reply(
+        return ModelReply(
             text=text, model=self._model_name, usage=queries.usage, stop_reason=stop, truncation_notice=notice
         )
 
@@ -119,7 +121,7 @@ class LocalProvider:
         await self._process.close()
 
 
-def _log_request(log_path: str, request: Request) -> None:
+def _log_request(log_path: str, request: ModelRequest) -> None:
     """Log process, agent and last entry, so that repeated requests can be counted from outside."""
     last_entry = public_entry_id(request.entries[-1]) if request.entries else ""
     line = json.dumps({"pid": os.getpid(), "agent": request.agent_name, "after": last_entry})

@@ -6,9 +6,10 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from retinue.domain.api_permission import ApiPermission
+from retinue.domain.session import DELETED_SESSION_RETENTION_DAYS
 from retinue.server.context import ServerContext
 from retinue.server.example_values import RUN_ID, SESSION_ID, SLUG, TIMESTAMP, TRANSCRIPT_PATH, WORKSPACE_PATH
-from retinue.server.routes.inbox import ApprovalRow
+from retinue.server.routes.approvals import ApprovalRow
 from retinue.server.routes.runs import QuestionRow
 from retinue.server.routing import ApiRequest, NoFields, route
 from retinue.server.schemas import JsonObject, RequestModel, ResponseModel, Timestamp
@@ -252,7 +253,8 @@ async def update_session(
     "DELETE",
     "/api/sessions/{ref}",
     right=ApiPermission.RUN,
-    summary="Delete a session with all its branches and children. It can be restored for 30 days.",
+    summary="Delete a session with all its branches and children. "
+    f"It can be restored for {DELETED_SESSION_RETENTION_DAYS} days.",
     response=DeletedSession,
     response_example={
         "session_id": SESSION_ID,

@@ -18,8 +18,8 @@ from retinue.domain.transcript import Message
 from retinue.errors import BadConfig, Conflict, Failed, NotFound, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
+from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.child_wait import take_child_result
-from retinue.runtime.child_workspace import ChildSpec
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_events import make_event
 from retinue.runtime.run_outcome import RunSuspended

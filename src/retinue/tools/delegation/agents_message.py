@@ -20,8 +20,8 @@ from retinue.domain.transcript import ToolCall, ToolResult
 from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
+from retinue.runtime.child_permissions import inherited_ceilings
 from retinue.runtime.child_wait import take_child_result
-from retinue.runtime.child_workspace import ceilings_for_child
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_plan import compute_scope, load_definition
 from retinue.runtime.spawn import check_spawn_allowed, create_session, run_ancestry
@@ -135,7 +135,7 @@ async def _send_message(key: str, message: _MessageRequest, call: Call, context:
         wait=message.wait,
         wait_until=deadline if message.wait else None,
         announce_if_busy=True,
-        ceilings=ceilings_for_child(
+        ceilings=inherited_ceilings(
             await load_definition(call.session, context), call.session, context, run=call.run
         ),
     )

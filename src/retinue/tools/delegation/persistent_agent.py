@@ -5,13 +5,13 @@ from typing import Annotated
 from retinue.domain.approval import Answer
 from retinue.domain.delivery import report_text
 from retinue.domain.run import Reason, Run, RunRequest, Status
-from retinue.domain.tool import AskPolicy, Effect
+from retinue.domain.tool import ApprovalRequirement, Effect
 from retinue.domain.transcript import Message
 from retinue.errors import Failed, NotFound, RetinueError
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.approvals import run_request_key
+from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.child_wait import take_child_result
-from retinue.runtime.child_workspace import ChildSpec
 from retinue.runtime.run_end import make_nonce
 from retinue.runtime.spawn import spawn_child
 from retinue.tools.define import tool
@@ -30,7 +30,7 @@ NETWORK_REASONS = frozenset(
     effect=Effect.IDEMPOTENT,
     category="gptel-persistent",
     is_delegation=True,
-    asks=AskPolicy.ALWAYS,
+    asks=ApprovalRequirement.ALWAYS,
     agent_argument="preset",
 )
 async def persistent_agent(

@@ -11,7 +11,7 @@ from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.approvals import run_request_key
-from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.run_end import make_nonce
 from retinue.tools.define import tool
 from retinue.tools.delegation.spawn_subagent import (

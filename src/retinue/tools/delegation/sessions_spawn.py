@@ -14,7 +14,7 @@ from retinue.domain.tool import Effect
 from retinue.errors import BadConfig, Failed, NotFound, Refused
 from retinue.interfaces import Call, Transaction
 from retinue.runtime.approvals import run_request_key
-from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.spawn import spawn_child
 from retinue.tools.define import tool
 from retinue.tools.delegation.json_result import json_result

@@ -13,8 +13,9 @@ from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition, Failed, NotFound, Refused
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.approvals import run_request_key
+from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.child_wait import take_child_result
-from retinue.runtime.child_workspace import ChildSpec, apply_workspace_override
+from retinue.runtime.child_workspace import apply_workspace_override
 from retinue.runtime.run_end import make_nonce
 from retinue.runtime.spawn import spawn_child
 from retinue.tools.define import tool

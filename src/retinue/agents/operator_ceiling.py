@@ -13,7 +13,7 @@ Globs = tuple[str, ...]
 _LISTS = (("tools", "tool_allow"), ("capabilities", "capability_allow"), ("agents", "agent_allow"))
 
 
-def clip_to_ceiling(agent: Agent, ceiling: Mapping[str, Any] | None) -> tuple[Agent, tuple[str, ...]]:
+def apply_operator_ceiling(agent: Agent, ceiling: Mapping[str, Any] | None) -> tuple[Agent, tuple[str, ...]]:
     """Return the agent within the ceiling, and a note for each permission removed.
 
     Paths are restricted later, where the workspace is known; what will be removed there is reported here.

@@ -30,7 +30,7 @@ _PROSE_KEYS = ("description", "title", "$comment")
 """Schema keys whose values are prose."""
 
 
-class McpServer(SecretFieldsStruct, frozen=True, kw_only=True):
+class McpServerConfig(SecretFieldsStruct, frozen=True, kw_only=True):
     """Configuration of an MCP server: started by a command or reached by a URL."""
 
     secret_fields = frozenset({"env", "headers"})
