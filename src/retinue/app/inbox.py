@@ -122,7 +122,7 @@ class InboxService:
         self._emit_file_changed(session)
         outcome = {"entry": existing_entry or message.id, "already_promoted": existing_entry is not None}
         return await context.ledger.read(
-            lambda tx: _result_row((run, tx.get_delivery(delivery.id)), tx) | outcome
+            lambda tx: _result_row(RunDelivery(run, tx.get_delivery(delivery.id)), tx) | outcome
         )
 
     async def _append_once(self, message: Message, session: Session, *, source_id: str) -> str | None:
@@ -193,7 +193,7 @@ class InboxService:
                 *_open_rows(session_id, tx),
                 *pair_with_runs(delivered[max(0, len(delivered) - recent) :], tx),
             ]
-            keyed_rows = [(row[0].id, _result_row(row, tx)) for row in run_rows]
+            keyed_rows = [(row.run.id, _result_row(row, tx)) for row in run_rows]
             interjections = {
                 each.id: each for each in tx.find_interjections(session=session_id, limit=recent)
             }
@@ -212,15 +212,15 @@ def _open_rows(session: str | None, tx: Transaction) -> list[RunDelivery]:
         return pending_inbox_rows(session, tx)
     live = [run for run in tx.find_runs(status=LIVE_STATUSES) if run.request.parent_run is not None]
     return [
-        *((run, None) for run in live),
+        *(RunDelivery(run, None) for run in live),
         *pair_with_runs(tx.find_deliveries(state=[DeliveryState.PENDING]), tx),
     ]
 
 
 def _result_row(row: RunDelivery, tx: Transaction) -> InboxRow:
     """Return the JSON row, including which conversation receives the result."""
-    requester = tx.get_run(row[0].request.parent_run or "")
-    slug = requester.slug if requester is not None else _receiving_slug(row[1], tx)
+    requester = tx.get_run(row.run.request.parent_run or "")
+    slug = requester.slug if requester is not None else _receiving_slug(row.delivery, tx)
     return run_inbox_row(*row) | {"recipient": slug} | RESULT_FIELDS
 
 

@@ -1,11 +1,18 @@
 """The inbox: live and finished delegated runs whose result a session has not received."""
 
+from typing import NamedTuple
+
 from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import LIVE_STATUSES, Run
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.run_end import mark_delivered
 
-RunDelivery = tuple[Run, Delivery | None]
+
+class RunDelivery(NamedTuple):
+    """A run and the delivery of its result; a live run has none yet."""
+
+    run: Run
+    delivery: Delivery | None
 
 
 def pending_inbox_rows(session: str, tx: Transaction) -> list[RunDelivery]:
@@ -16,12 +23,15 @@ def pending_inbox_rows(session: str, tx: Transaction) -> list[RunDelivery]:
         for run in tx.find_runs(parent_run=each.id, status=LIVE_STATUSES)
     ]
     deliveries = tx.find_deliveries(session=session, state=[DeliveryState.PENDING])
-    return [*((run, None) for run in sorted(live, key=lambda run: run.id)), *pair_with_runs(deliveries, tx)]
+    return [
+        *(RunDelivery(run, None) for run in sorted(live, key=lambda run: run.id)),
+        *pair_with_runs(deliveries, tx),
+    ]
 
 
 def pair_with_runs(deliveries: list[Delivery], tx: Transaction) -> list[RunDelivery]:
     """Pair deliveries with their runs."""
-    return [(run, each) for each in deliveries if (run := tx.get_run(each.run)) is not None]
+    return [RunDelivery(run, each) for each in deliveries if (run := tx.get_run(each.run)) is not None]
 
 
 async def drain_inbox(
