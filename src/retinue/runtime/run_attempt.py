@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from retinue.domain.event import EventKind
 from retinue.domain.question import Question, resolve_answer
 from retinue.domain.run import Run, iso_timestamp_seconds
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, public_entry_id
@@ -21,7 +22,7 @@ class RunAttempt:
     just_appended: bool = False
     """Nothing was awaited since the last append to the conversation."""
 
-    def emit_event(self, kind: str, **data: object) -> None:
+    def emit_event(self, kind: EventKind, **data: object) -> None:
         if self.context.events.has_listeners():
             self.context.events.emit(make_event(kind, self.run, self.context, **data))
 

@@ -1,13 +1,13 @@
 """Build events about a run."""
 
-from retinue.domain.event import Event
+from retinue.domain.event import Event, EventKind
 from retinue.domain.run import Run
 from retinue.interfaces import RuntimeContext
 
 
-def make_event(kind: str, run: Run, context: RuntimeContext, **data: object) -> Event:
+def make_event(kind: EventKind, run: Run, context: RuntimeContext, **data: object) -> Event:
     return Event(
-        kind=kind,  # pyright: ignore[reportArgumentType]  (callers pass literals of the table)
+        kind=kind,
         at=context.clock.now(),
         session=run.session_id,
         run=run.id,
