@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from retinue.domain.event import Event
+from retinue.domain.event import Event, EventKind
 from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Reason
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.errors import NotFound, Refused
@@ -122,10 +122,10 @@ def _run_to_interrupt(watch: Watch, call: Call, tx: Transaction) -> str:
 
 
 def _make_interjection_event(
-    kind: str, interjection: Interjection, context: RuntimeContext, name: str
+    kind: EventKind, interjection: Interjection, context: RuntimeContext, name: str
 ) -> Event:
     return Event(
-        kind=kind,  # pyright: ignore[reportArgumentType]  (callers pass literals of the table)
+        kind=kind,
         at=context.clock.now(),
         session=interjection.session,
         agent=interjection.agent,

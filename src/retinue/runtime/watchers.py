@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from retinue.domain.agent import Agent, AgentDefinition, Role, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.delivery import failure_summary
-from retinue.domain.event import Event
+from retinue.domain.event import Event, EventKind
 from retinue.domain.glob import first_match
 from retinue.domain.run import LIVE_STATUSES, Run, RunRequest, Status
 from retinue.domain.session import Session
@@ -384,9 +384,9 @@ def _max_runs_per_hour(agent: Agent, context: RuntimeContext) -> float:
     return min(own, context.limits.watch_runs_per_hour)
 
 
-def _make_watch_event(kind: str, watch: Watch, context: RuntimeContext, *, reason: str = "") -> Event:
+def _make_watch_event(kind: EventKind, watch: Watch, context: RuntimeContext, *, reason: str = "") -> Event:
     return Event(
-        kind=kind,  # pyright: ignore[reportArgumentType]  (callers pass literals of the table)
+        kind=kind,
         at=context.clock.now(),
         session=watch.session,
         agent=watch.agent,
