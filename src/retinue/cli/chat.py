@@ -30,7 +30,7 @@ GREETING = "Type /help for the commands. Ctrl-C stops an answer, Ctrl-D exits."
 @click.command(cls=Command)
 @click.argument("session", required=False)
 @click.option("--agent", metavar="A", help="Agent to talk with (default: general).")
-@click.option("--model", metavar="M", help="Model to use, as driver:model.")
+@click.option("--model", metavar="M", help="Model to use, as provider:model.")
 @FORGET_OPTION
 @with_app(executes_runs=True)
 async def chat(

@@ -32,7 +32,7 @@ TIMEOUT_OPTION = click.option(
     metavar="S",
     help="Deadline in seconds after the start. 0: the configured maximum.",
 )
-MODEL_OPTION = click.option("--model", metavar="M", help="Model for this run, as driver:model.")
+MODEL_OPTION = click.option("--model", metavar="M", help="Model for this run, as provider:model.")
 LABEL_OPTION = click.option("--label", default="", metavar="L", help="Name of the run in lists.")
 THINKING_OPTION = click.option(
     "--thinking",

@@ -16,8 +16,8 @@ from retinue.domain.run import run_as_json
 async def interrupt_run(app: App, terminal: Terminal, run: str) -> None:
     """End a run with a summary of its work so far, whichever process executes it.
 
-    The reply in progress is discarded, a running tool may finish, and the run's children summarise first. A
-    run that has not started is cancelled.
+    The reply in progress is cut off, and its text is saved. A running tool may finish, and the run's children
+    summarise first. A run that has not started is cancelled.
     """
     stopped = await app.runs.interrupt(run)
     if stopped.status.is_live:

@@ -36,7 +36,7 @@ class Health(ResponseModel):
     url: str
     started_at: Timestamp
     sandbox: Annotated[str, Meta(description="Sandbox level: strict, landlock or none.")]
-    model: Annotated[str | None, Meta(description="The default model, as driver:model.")]
+    model: Annotated[str | None, Meta(description="The default model, as provider:model.")]
     demonstration: Annotated[bool, Meta(description="True if the default model is only for demonstrations.")]
     seq: Annotated[int, Meta(description="The number of the newest durable event.")]
     counts: Counts
