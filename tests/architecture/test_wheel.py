@@ -21,7 +21,7 @@ def clone(tmp_path: Path) -> Path:
         ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "static", "*.egg-info")
     )
     shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "scripts/carry_page.py"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "scripts/page_build_hook.py"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     return folder
