@@ -80,6 +80,10 @@ class RuntimeProcess:
         """Create a run and wait for its end."""
         return await self.wait(await self.submit(task, **options))
 
+    async def run_until_idle(self, task: str | None, **options: Any) -> Run:
+        """Create a run and wait until it has ended, or no run is queued or running."""
+        return await self.wait_until_ended_or_idle(await self.submit(task, **options))
+
     async def wait(self, run: Run) -> Run:
         await self.worker.wait(run.id)
         return await self.reload(run)
@@ -100,6 +104,12 @@ class RuntimeProcess:
         return await self.wait(
             await recovery.resume_run(run.id, self.context, previous_owner=(await self.reload(run)).owner_id)
         )
+
+    async def resume_executing_runs(self) -> None:
+        """Resume the runs that a dead process was executing, one after the other."""
+        for run in await self.all_runs():
+            if run.status.is_live and run.status is not Status.WAITING:
+                await self.resume(run)
 
     async def all_runs(self) -> list[Run]:
         """Return every run of the ledger, oldest first."""
@@ -159,6 +169,14 @@ class RuntimeProcess:
 
         await wait_until(is_suspended)
 
+    async def wait_for_tool_result(self, run: Run) -> None:
+        """Wait until the first tool result of a run is saved."""
+
+        async def has_result() -> bool:
+            return bool(await self.tool_results(run))
+
+        await wait_until(has_result)
+
     async def wait_until_ended(self, run: Run) -> Run:
         """Wait until a run has ended, whatever it waits for in between."""
         while not (current := await self.reload(run)).status.is_final:
@@ -200,6 +218,13 @@ class RuntimeProcess:
     async def tool_outputs(self, run: Run) -> list[Any]:
         """Return the decoded JSON of the tool results in the order of their calls."""
         return [json.loads(result.text) for result in await self.tool_results(run)]
+
+    async def tool_error(self, run: Run) -> tuple[str, str]:
+        """Return the code and the message of the only tool result, which is an error in JSON."""
+        (result,) = await self.tool_results(run)
+        assert not result.ok
+        error = json.loads(result.text)["error"]
+        return error["code"], error["message"]
 
     async def agent_texts(self, run: Run) -> list[str]:
         """Return the texts of the agent's messages in the file."""
@@ -264,6 +289,11 @@ class RuntimeFixture:
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"---\nname: {name}\ndescription: Helps.\n{front}---\n{body}\n")
         return path
+
+    def write_missing_agent(self, name: str, front: str = "", body: str = "You help.") -> None:
+        """Write an agent, except if the test has written an agent of this name."""
+        if not (self.folder / "agents" / f"{name}.md").exists():
+            self.write_agent(name, front, body)
 
     @asynccontextmanager
     async def open(

@@ -79,7 +79,7 @@ async def test_a_follow_up_question_continues_the_agents_session(runtime: Runtim
         "helper": [text_reply(REPORT), text_reply("Nobody calls it.")],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert run.status is Status.DONE
         ((ok, output),) = await outputs_with_ok(process, run)
         first_run, second_run = (await process.all_runs())[1:]
@@ -110,7 +110,7 @@ async def test_an_unknown_agent_id_is_not_found(runtime: RuntimeFixture, agent_i
     async with runtime.open(
         by_agent={"main": [tool_call_reply(("agent_ask", arguments)), text_reply("Oh.")]}
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         ((ok, output),) = await outputs_with_ok(process, run)
         assert not ok
         assert output["error"] == not_found_error(agent_id)["error"]
@@ -133,7 +133,7 @@ async def test_invalid_agent_ask_arguments_are_reported(
     async with runtime.open(
         by_agent={"main": [tool_call_reply(("agent_ask", json.dumps(arguments))), text_reply("Oh.")]}
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         expected = {"success": False, "error": problem, "error_type": "validation_error"}
         assert await outputs_with_ok(process, run) == [(False, expected)]
 
@@ -152,10 +152,10 @@ async def test_a_session_cannot_ask_the_agents_of_another_session(runtime: Runti
     }
     foreign_arguments: list[str] = []
     async with runtime.open(by_agent=by_agent) as process:
-        await process.wait_until_ended_or_idle(await process.submit("Mine.", agent="main"))
+        await process.run_until_idle("Mine.", agent="main")
         child = (await process.all_runs())[1]
         foreign_arguments.append(json.dumps({"agent_id": child.slug, "message": "Tell me."}))
-        run = await process.wait_until_ended_or_idle(await process.submit("Yours.", agent="main"))
+        run = await process.run_until_idle("Yours.", agent="main")
         assert await outputs_with_ok(process, run) == [(False, not_found_error(child.slug))]
         ((_, own_output),) = await outputs_with_ok(process, run, "agent")
         assert own_output["agent_used"] == "helper"
@@ -191,7 +191,7 @@ async def test_of_two_concurrent_questions_one_is_answered_and_one_is_busy(runti
         "helper": [text_reply(REPORT), text_reply("Nobody calls it."), text_reply("never")],
     }
     async with runtime.open(by_agent=by_agent, store=store) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert run.status is Status.DONE
         child = (await process.all_runs())[1]
         outputs = await outputs_with_ok(process, run)
@@ -225,7 +225,7 @@ async def test_empty_replies_to_a_follow_up_question_are_a_failure(runtime: Runt
         ],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert await outputs_with_ok(process, run) == [
             (
                 False,
@@ -255,7 +255,7 @@ async def test_an_agent_in_conversation_with_a_person_is_busy(runtime: RuntimeFi
         "helper": [text_reply(REPORT), tool_call_reply(("ponder", "{}")), text_reply("Hello, person.")],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         child = (await process.all_runs())[1]
         person_run = await process.submit("Hello.", session=await process.store.find(child.transcript_path))
         await process.wait_for_event("tool.started")
@@ -289,7 +289,7 @@ async def test_an_agent_leaves_the_pool_after_five_idle_minutes(runtime: Runtime
     }
     clock = replace(system_clock(), now=now)
     async with runtime.open(by_agent=by_agent, clock=clock) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         offset = timedelta(minutes=4)
         session = await process.store.find(run.transcript_path)
 
@@ -299,7 +299,7 @@ async def test_an_agent_leaves_the_pool_after_five_idle_minutes(runtime: Runtime
             return ask_latest_agent()(request)
 
         main[3] = ask_after_five_minutes
-        second_run = await process.wait_until_ended_or_idle(await process.submit("More.", session=session))
+        second_run = await process.run_until_idle("More.", session=session)
         assert second_run.status is Status.DONE
         (ok, _), (late_ok, output) = await outputs_with_ok(process, run)
         assert (ok, late_ok) == (True, False)
@@ -313,12 +313,10 @@ async def test_an_agent_removed_from_the_pool_by_a_person_is_not_found(runtime: 
         "helper": [text_reply(REPORT)],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         child: Session = await process.store.find((await process.all_runs())[1].transcript_path)
         await process.store.update(child, attributes={**child.attributes, agent_pool.RETIRED_ATTRIBUTE: True})
-        await process.wait_until_ended_or_idle(
-            await process.submit("More.", session=await process.store.find(run.transcript_path))
-        )
+        await process.run_until_idle("More.", session=await process.store.find(run.transcript_path))
         assert await outputs_with_ok(process, run) == [(False, not_found_error(child.slug))]
 
 
@@ -329,11 +327,9 @@ async def test_an_agent_denied_meanwhile_is_refused(runtime: RuntimeFixture):
         "helper": [text_reply(REPORT)],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         runtime.write_agent("main", "agent_deny: [helper]\n")
-        await process.wait_until_ended_or_idle(
-            await process.submit("More.", session=await process.store.find(run.transcript_path))
-        )
+        await process.run_until_idle("More.", session=await process.store.find(run.transcript_path))
         ((ok, output),) = await outputs_with_ok(process, run)
         assert (ok, output["error_type"]) == (False, "refused")
         assert "main may not start helper" in output["error"]
@@ -359,12 +355,10 @@ async def test_a_caller_with_fewer_permissions_limits_the_agent_it_asks(
         ],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         ceiling = Ceiling(set_by="someone", read=())
-        await process.wait_until_ended_or_idle(
-            await process.submit(
-                "More.", session=await process.store.find(run.transcript_path), ceilings=(ceiling,)
-            ),
+        await process.run_until_idle(
+            "More.", session=await process.store.find(run.transcript_path), ceilings=(ceiling,)
         )
         child = (await process.all_runs())[1]
         (result,) = await process.tool_results(child)
@@ -393,9 +387,7 @@ async def test_a_question_is_not_asked_twice_when_the_process_dies_while_the_cal
         by_agent={"main": [text_reply("Done.")], "helper": [text_reply("Nobody calls it.")]},
         tools=[make_gated_tool(gate)],
     ) as process:
-        for each in await process.all_runs():
-            if each.status.is_live and each.status is not Status.WAITING:
-                await process.resume(each)
+        await process.resume_executing_runs()
         ended = await process.wait_until_ended_or_idle(run)
         assert ended.status is Status.DONE
         ((ok, output),) = await outputs_with_ok(process, run)

@@ -1,13 +1,12 @@
 """Which agents an agent can reach: one rule for agents_message, agents_list and the system prompt."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_fixture import RuntimeFixture, RuntimeProcess
+from agent_pairs import message_call, open_main_and_todo
+from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
 from retinue.domain.agent import PathPatterns
@@ -15,33 +14,9 @@ from retinue.domain.approval import Answer, ApprovalPolicy
 from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.model_turn import ModelReply, ModelRequest
-from retinue.domain.run import Run, Status
+from retinue.domain.run import Status
 from retinue.runtime.spawn import create_session
-from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
-
-
-def message_call(agent: str = "todo", content: str = "Add milk.", **more: Any) -> tuple[str, str]:
-    return "agents_message", json.dumps({"agentId": agent, "content": content} | more)
-
-
-async def tool_error(process: RuntimeProcess, run: Run) -> tuple[str, str]:
-    (result,) = await process.tool_results(run)
-    assert not result.ok
-    error = json.loads(result.text)["error"]
-    return error["code"], error["message"]
-
-
-@asynccontextmanager
-async def open_main_and_todo(
-    runtime: RuntimeFixture, main: Sequence[ScriptedStep], todo: Sequence[ScriptedStep], **more: Any
-) -> AsyncGenerator[RuntimeProcess]:
-    """Open a process with the agents `main`, which sends messages, and `todo`, which keeps lists."""
-    if not (runtime.folder / "agents" / "main.md").exists():
-        runtime.write_agent("main")
-    if not (runtime.folder / "agents" / "todo.md").exists():
-        runtime.write_agent("todo", "display_name: Todo List Manager\n", "You keep lists.")
-    async with runtime.open(by_agent={"main": main, "todo": todo}, **more) as process:
-        yield process
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 
 
 async def test_an_unknown_session_or_one_of_another_agent_is_refused(runtime: RuntimeFixture):
@@ -94,7 +69,7 @@ async def test_a_child_session_cannot_be_selected(runtime: RuntimeFixture):
         )
         runtime.write_agent("other")
         run = await process.wait_until_ended(await process.submit("Go.", agent="other"))
-        assert await tool_error(process, run) == ("agent_session_error", "Session not found")
+        assert await process.tool_error(run) == ("agent_session_error", "Session not found")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +94,7 @@ async def test_a_hidden_or_denied_agent_is_not_reached_and_its_sessions_stay_unc
         before = await create_session("todo", process.root, process.context)
         text = Path(before.path, "session.md").read_bytes()
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
-        assert await tool_error(process, run) == ("agent_not_accessible", "Agent not accessible: todo")
+        assert await process.tool_error(run) == ("agent_not_accessible", "Agent not accessible: todo")
         assert Path(before.path, "session.md").read_bytes() == text
         assert [each.id for each in await process.store.sessions(agent="todo")] == [before.id]
         assert len(await process.all_runs()) == 1
@@ -143,7 +118,7 @@ async def test_an_agent_cannot_send_itself_a_message(runtime: RuntimeFixture):
         runtime, [tool_call_reply(message_call("main")), text_reply("No.")], []
     ) as process:
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
-        code, message = await tool_error(process, run)
+        code, message = await process.tool_error(run)
         assert code == "agent_not_accessible"
         assert message == "Agent not accessible: main: it already runs as an ancestor: main > main"
 
@@ -158,7 +133,7 @@ async def test_an_agent_cannot_message_its_waiting_parent(runtime: RuntimeFixtur
     ) as process:
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
         child = (await process.all_runs())[1]
-        code, message = await tool_error(process, child)
+        code, message = await process.tool_error(child)
         assert code == "agent_not_accessible"
         assert "main > todo > main" in message
         assert run.status is Status.DONE
@@ -174,7 +149,7 @@ async def test_a_child_agent_sends_messages_only_if_its_definition_names_the_too
     ) as process:
         await process.wait_until_ended(await process.submit("Go.", agent="main"))
         child = (await process.all_runs())[1]
-        code, message = await tool_error(process, child)
+        code, message = await process.tool_error(child)
         assert code == "agent_not_accessible"
         assert "unless its definition lists agents_message" in message
         (request,) = [
@@ -202,7 +177,7 @@ async def test_agents_that_name_the_tool_send_messages_down_to_the_depth_limit(r
         assert run.status is Status.DONE
         _, todo, journal = await process.all_runs()
         assert (todo.depth, journal.depth, journal.root_id) == (1, 2, run.id)
-        code, message = await tool_error(process, journal)
+        code, message = await process.tool_error(journal)
         assert code == "agent_message_failed"
         assert "maximum depth is 2" in message
         assert await process.store.sessions(agent="writer") == []
@@ -315,7 +290,7 @@ async def test_agents_list_validates_its_arguments(runtime: RuntimeFixture):
         runtime, [tool_call_reply(("agents_list", '{"includeAll": "yes"}')), text_reply("Done.")], []
     ) as process:
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
-        assert (await tool_error(process, run))[0] == "invalid_arguments"
+        assert (await process.tool_error(run))[0] == "invalid_arguments"
 
 
 async def test_agents_list_applies_a_deny_added_to_the_configuration_meanwhile(runtime: RuntimeFixture):
@@ -389,7 +364,7 @@ async def test_agents_named_in_the_prompt_text_are_not_reachable_by_that(runtime
         runtime, [tool_call_reply(message_call()), text_reply("No.")], []
     ) as process:
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
-        assert (await tool_error(process, run))[0] == "agent_not_accessible"
+        assert (await process.tool_error(run))[0] == "agent_not_accessible"
 
 
 async def test_an_agent_without_the_capability_lacks_the_tool(runtime: RuntimeFixture):

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_pairs import open_main_and_helper
 from gates import make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
@@ -30,21 +30,6 @@ def agent_call(task: str = "Look.", tool_name: str = "agent", **more: Any) -> tu
     return tool_name, json.dumps(agent_name | {"task_prompt": task} | more)
 
 
-@asynccontextmanager
-async def open_main_and_helper(
-    runtime: RuntimeFixture,
-    main: Sequence[ScriptedStep],
-    helper: Sequence[ScriptedStep],
-    *,
-    front: str = "",
-    **more: Any,
-) -> AsyncGenerator[RuntimeProcess]:
-    runtime.write_agent("main")
-    runtime.write_agent("helper", front, body="You look.")
-    async with runtime.open(by_agent={"main": main, "helper": helper}, **more) as process:
-        yield process
-
-
 async def outputs_with_ok(process: RuntimeProcess, run: Run) -> list[tuple[bool, Any]]:
     return [(result.ok, json.loads(result.text)) for result in await process.tool_results(run)]
 
@@ -56,7 +41,7 @@ async def call_helper(
     async with open_main_and_helper(
         runtime, [tool_call_reply(agent_call(**more)), text_reply("Done.")], helper
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert run.status is Status.DONE, run.error
         (answer,) = await outputs_with_ok(process, run)
         return answer
@@ -68,7 +53,7 @@ async def test_the_last_reply_of_the_agent_is_the_result(runtime: RuntimeFixture
     async with open_main_and_helper(
         runtime, [tool_call_reply(agent_call("Find cron.")), text_reply("Found.")], helper
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Where?", agent="main"))
+        run = await process.run_until_idle("Where?", agent="main")
         assert (run.status, run.text) == (Status.DONE, "Found.")
         ((ok, output),) = await outputs_with_ok(process, run)
         child = (await process.all_runs())[1]
@@ -100,7 +85,7 @@ async def test_a_call_without_an_agent_name_uses_the_general_agent(
         "general": [text_reply(REPORT)],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         ((_, output),) = await outputs_with_ok(process, run)
         assert output["agent_used"] == "general"
 
@@ -109,7 +94,7 @@ async def test_the_general_agent_can_call_itself_by_omitting_the_name(runtime: R
     """Shows: B001."""
     main = [tool_call_reply(("agent", '{"task_prompt": "Look."}')), text_reply("Done.")]
     async with runtime.open(by_agent={"Go.": main, "general": [text_reply(REPORT)]}) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="general"))
+        run = await process.run_until_idle("Go.", agent="general")
         ((_, output),) = await outputs_with_ok(process, run)
         assert output["agent_used"] == "general"
 
@@ -134,7 +119,7 @@ async def test_invalid_arguments_are_reported_and_start_no_run(
     async with open_main_and_helper(
         runtime, [tool_call_reply(("agent", json.dumps(arguments))), text_reply("Oh.")], []
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         expected = {"success": False, "error": problem, "error_type": "validation_error"}
         assert await outputs_with_ok(process, run) == [(False, expected)]
         assert len(await process.all_runs()) == 1
@@ -164,7 +149,7 @@ async def test_an_unknown_agent_is_reported_by_name(runtime: RuntimeFixture):
     async with open_main_and_helper(
         runtime, [tool_call_reply(agent_call(agent_name="coder")), text_reply("Oh.")], []
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         ((ok, output),) = await outputs_with_ok(process, run)
         assert not ok
         assert output == {
@@ -179,7 +164,7 @@ async def test_an_agent_denied_by_the_scope_is_a_refused_result(runtime: Runtime
     runtime.write_agent("main", "agent_deny: [helper]\n")
     runtime.write_agent("helper")
     async with runtime.open(by_agent={"main": [tool_call_reply(agent_call()), text_reply("Oh.")]}) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         ((ok, output),) = await outputs_with_ok(process, run)
         assert (ok, output["success"], output["error_type"]) == (False, False, "refused")
         assert "main may not start helper" in output["error"]
@@ -191,7 +176,7 @@ async def test_a_child_agent_has_the_tool_only_if_its_definition_names_it(runtim
     async with open_main_and_helper(
         runtime, [tool_call_reply(agent_call()), text_reply("Done.")], helper
     ) as process:
-        await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        await process.run_until_idle("Go.", agent="main")
         child = (await process.all_runs())[1]
         ((ok, output),) = await outputs_with_ok(process, child)
         assert (ok, output["error_type"]) == (False, "refused")
@@ -203,7 +188,7 @@ async def test_an_agent_with_persist_false_leaves_no_session_and_has_no_id(runti
     async with open_main_and_helper(
         runtime, [tool_call_reply(agent_call(persist=False)), text_reply("Done.")], [text_reply(REPORT)]
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         ((_, output),) = await outputs_with_ok(process, run)
         assert output["result"] == REPORT + NO_WORK_NOTE + UNSEEN_NOTE
         assert "agent_id" not in output
@@ -221,7 +206,7 @@ async def test_a_failed_agent_with_persist_false_leaves_no_session_and_the_paren
         text_reply("A pity."),
     ]
     async with open_main_and_helper(runtime, main, [failure, failure]) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert (run.status, run.text) == (Status.DONE, "A pity.")
         (ok, output), _ = await outputs_with_ok(process, run)
         assert not ok
@@ -284,7 +269,7 @@ async def test_empty_replies_are_a_failure_for_explore_and_plan_too(runtime: Run
         "*": empty_replies,
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         ((ok, output),) = await outputs_with_ok(process, run)
         assert (ok, output["success"], output["error_type"]) == (False, False, "stuck")
         assert output["result"].endswith("work summary:\n\nI look.")
@@ -316,7 +301,7 @@ async def test_an_agent_without_any_text_is_asked_once_for_a_report(runtime: Run
     empty_replies = [tool_call_reply(("ls", "{}")), text_reply(""), text_reply(""), text_reply("")]
     main = [tool_call_reply(agent_call(persist=persist)), text_reply("Done.")]
     async with open_main_and_helper(runtime, main, [*empty_replies, text_reply(REPORT)]) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         ((ok, output),) = await outputs_with_ok(process, run)
         assert (ok, output["result"]) == (True, REPORT + UNSEEN_NOTE)
         first_run, report_run = (await process.all_runs())[1:]
@@ -367,9 +352,7 @@ async def test_a_report_is_requested_once_although_the_process_dies_meanwhile(
     async with open_main_and_helper(
         runtime, [text_reply("Done.")], [text_reply(REPORT)], tools=[make_gated_tool(gate)]
     ) as process:
-        for each in await process.all_runs():
-            if each.status.is_live and each.status is not Status.WAITING:
-                await process.resume(each)
+        await process.resume_executing_runs()
         ended = await process.wait_until_ended_or_idle(run)
         assert ended.status is Status.DONE
         ((ok, output),) = await outputs_with_ok(process, run)
@@ -415,9 +398,7 @@ async def test_parallel_calls_run_concurrently_and_each_gets_its_own_result(runt
         ],
     }
     async with runtime.open(by_agent=by_agent, tools=[meet]) as process:
-        run = await asyncio.wait_for(
-            process.wait_until_ended_or_idle(await process.submit("Go.", agent="main")), 20
-        )
+        run = await asyncio.wait_for(process.run_until_idle("Go.", agent="main"), 20)
         results = {output["agent_id"]: output["result"] for _, output in await outputs_with_ok(process, run)}
         assert len(results) == 2
         assert sorted(results.values()) == [
@@ -511,7 +492,7 @@ async def test_explore_has_only_read_tools_and_plan_can_call_explore(runtime: Ru
         "Execute this task: Where?": [text_reply(REPORT)],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert [
             (output["agent_used"], output["success"]) for _, output in await outputs_with_ok(process, run)
         ] == [
@@ -542,7 +523,7 @@ async def test_delegation_needs_no_approval_but_a_write_of_the_child_does(runtim
         helper,
         approval_policy=ApprovalPolicy.ASK,
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert (run.status, run.waiting_for) == (Status.WAITING, WaitReason.CHILD)
         approvals = await process.approvals()
         assert [(each.tool, Path(each.resource).name) for each in approvals] == [("write", "x.txt")]
@@ -553,10 +534,9 @@ async def test_an_agent_has_exactly_the_tools_of_its_definition_and_only_its_lat
 ):
     """Shows: B013, B040."""
     main = [tool_call_reply(agent_call("One.")), tool_call_reply(agent_call("Two.")), text_reply("Done.")]
-    async with open_main_and_helper(
-        runtime, main, [text_reply(REPORT), text_reply(REPORT)], front="tools: [read, ls]\n"
-    ) as process:
-        await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+    runtime.write_agent("helper", "tools: [read, ls]\n")
+    async with open_main_and_helper(runtime, main, [text_reply(REPORT), text_reply(REPORT)]) as process:
+        await process.run_until_idle("Go.", agent="main")
         first, second = (
             each.request for each in process.provider.requests if each.request.agent_name == "helper"
         )
@@ -572,7 +552,5 @@ async def test_a_parent_that_waits_for_an_agent_holds_no_slot(runtime: RuntimeFi
         [text_reply(REPORT)],
         limits=Limits(max_live=1),
     ) as process:
-        run = await asyncio.wait_for(
-            process.wait_until_ended_or_idle(await process.submit("Go.", agent="main")), 20
-        )
+        run = await asyncio.wait_for(process.run_until_idle("Go.", agent="main"), 20)
         assert run.status is Status.DONE

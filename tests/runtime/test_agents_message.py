@@ -2,48 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_pairs import message_call, open_main_and_todo
 from gates import make_gated_tool
-from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
+from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
 from retinue.domain.delivery import DeliveryState
-from retinue.domain.run import Reason, Run, Status, WaitReason
+from retinue.domain.run import Reason, Status, WaitReason
 from retinue.domain.system_prompt import SUBAGENT_PREAMBLE
 from retinue.domain.transcript import Message, ToolCall
 from retinue.errors import ModelFailed
 from retinue.runtime import run_control
 from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 from retinue.tools.define import tool
-
-
-def message_call(agent: str = "todo", content: str = "Add milk.", **more: Any) -> tuple[str, str]:
-    return "agents_message", json.dumps({"agentId": agent, "content": content} | more)
-
-
-async def tool_error(process: RuntimeProcess, run: Run) -> tuple[str, str]:
-    (result,) = await process.tool_results(run)
-    assert not result.ok
-    error = json.loads(result.text)["error"]
-    return error["code"], error["message"]
-
-
-@asynccontextmanager
-async def open_main_and_todo(
-    runtime: RuntimeFixture, main: Sequence[ScriptedStep], todo: Sequence[ScriptedStep], **more: Any
-) -> AsyncGenerator[RuntimeProcess]:
-    """Open a process with the agents `main`, which sends messages, and `todo`, which keeps lists."""
-    if not (runtime.folder / "agents" / "main.md").exists():
-        runtime.write_agent("main")
-    if not (runtime.folder / "agents" / "todo.md").exists():
-        runtime.write_agent("todo", "display_name: Todo List Manager\n", "You keep lists.")
-    async with runtime.open(by_agent={"main": main, "todo": todo}, **more) as process:
-        yield process
 
 
 async def test_agents_message_adds_one_message_and_one_response_to_a_session_of_the_agent(
@@ -124,7 +99,7 @@ async def test_latest_without_a_session_is_an_error_and_creates_none(runtime: Ru
         runtime, [tool_call_reply(message_call(session="latest")), text_reply("Done.")], []
     ) as process:
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
-        assert await tool_error(process, run) == ("agent_session_error", "No existing session for agent")
+        assert await process.tool_error(run) == ("agent_session_error", "No existing session for agent")
         assert await process.store.sessions(agent="todo") == []
 
 
@@ -191,7 +166,7 @@ async def test_an_invalid_message_returns_an_error_code(
     call = "agents_message", json.dumps({"agentId": "todo", "content": "Hi."} | arguments)
     async with open_main_and_todo(runtime, [tool_call_reply(call), text_reply("Done.")], []) as process:
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
-        error_code, send_message = await tool_error(process, run)
+        error_code, send_message = await process.tool_error(run)
         assert error_code == code
         assert problem in send_message
         assert len(await process.store.sessions()) == 1
@@ -396,7 +371,7 @@ async def test_a_failed_run_is_an_error_with_its_reason_and_response_id(runtime:
         runtime, [tool_call_reply(message_call()), text_reply("A pity.")], [failure]
     ) as process:
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
-        assert await tool_error(process, run) == ("agent_message_failed", "no connection to 127.0.0.1")
+        assert await process.tool_error(run) == ("agent_message_failed", "no connection to 127.0.0.1")
         (output,) = await process.tool_outputs(run)
         assert output["responseId"] == (await process.all_runs())[1].id
 
@@ -432,9 +407,7 @@ async def test_a_message_is_not_sent_twice_when_the_process_dies_while_the_calle
     async with open_main_and_todo(
         runtime, [text_reply("Done.")], [text_reply("Added.")], tools=[make_gated_tool(gate)]
     ) as process:
-        for each in await process.all_runs():
-            if each.status is not Status.WAITING:
-                await process.resume(each)
+        await process.resume_executing_runs()
         assert (await process.wait_until_ended(run)).status is Status.DONE
         assert len(await process.all_runs()) == 2
         (output,) = await process.tool_outputs(run)
@@ -451,11 +424,7 @@ async def test_an_announced_response_does_not_also_answer_the_call(runtime: Runt
         await process.submit("Think.", agent="todo")
         await process.wait_for_event("tool.started")
         run = await process.submit("Go.", agent="main")
-
-        async def has_result() -> bool:
-            return bool(await process.tool_results(run))
-
-        await wait_until(has_result)
+        await process.wait_for_tool_result(run)
         before = Path(run.transcript_path).read_text()
     # As if the process had died before it saved the tool result.
     truncated = before[: before.index("<!-- result")]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from gates import make_gated_tool
 from msgspec.structs import replace
-from runtime_fixture import RuntimeFixture, wait_until
+from runtime_fixture import RuntimeFixture
 from transcript_entries import delimited_text
 
 from retinue.domain.delivery import DeliveryState
@@ -453,11 +453,7 @@ async def test_a_message_to_a_busy_session_is_queued_even_without_a_free_slot(ru
         await process.submit("Begin.", session=session)
         await process.wait_for_event("tool.started")
         run = await process.submit("Go.", agent="main")
-
-        async def has_result() -> bool:
-            return bool(await process.tool_results(run))
-
-        await wait_until(has_result)
+        await process.wait_for_tool_result(run)
         (result,) = await process.tool_results(run)
         assert json.loads(result.text)["status"] == "queued"
         gate.set()

@@ -130,7 +130,7 @@ async def test_a_child_gets_more_permissions_from_a_person_and_not_from_its_pare
         ],
     }
     async with runtime.open(by_agent=script, approval_policy=ApprovalPolicy.AUTO) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert run.status is Status.WAITING
         (approval,) = await process.pending_approvals()
         _, first, follow_up = await process.all_runs()

@@ -2,21 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_pairs import open_main_and_helper
 from gates import make_gated_tool
-from runtime_fixture import RuntimeFixture, RuntimeProcess
+from runtime_fixture import RuntimeFixture
 from transcript_entries import delimited_text, entry_texts
 
 from retinue.domain.approval import Answer, ApprovalPolicy
 from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.run import Reason, Status, WaitReason
 from retinue.errors import ModelFailed
-from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
@@ -25,23 +24,13 @@ def spawn_call(preset: str = "helper", prompt: str = "Look.", **more: Any) -> tu
     return "PersistentAgent", json.dumps(arguments)
 
 
-@asynccontextmanager
-async def open_main_and_helper(
-    runtime: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep], **more: Any
-) -> AsyncGenerator[RuntimeProcess]:
-    runtime.write_agent("main")
-    runtime.write_agent("helper")
-    async with runtime.open(by_agent={"main": main, "helper": helper}, **more) as process:
-        yield process
-
-
 async def test_a_child_has_its_own_session_and_its_replies_are_the_tool_result(runtime: RuntimeFixture):
     """Shows: A001, A002, A005, A008, A046, A048, A070."""
     helper = [tool_call_reply(("todo", '{"items": ["x"]}'), text="First I note."), text_reply("It is green.")]
     async with open_main_and_helper(
         runtime, [tool_call_reply(spawn_call()), text_reply("Green, it says.")], helper
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("What colour?", agent="main"))
+        run = await process.run_until_idle("What colour?", agent="main")
         assert (run.status, run.text, run.attempts) == (Status.DONE, "Green, it says.", 1)
         (result,) = await process.tool_results(run)
         assert (result.ok, delimited_text(result.text)) == (True, "First I note.\n\nIt is green.")
@@ -64,9 +53,7 @@ async def test_a_parent_that_waits_for_a_child_holds_no_slot(runtime: RuntimeFix
         [text_reply("Yes.")],
         limits=Limits(max_live=1),
     ) as process:
-        run = await asyncio.wait_for(
-            process.wait_until_ended_or_idle(await process.submit("Go.", agent="main")), 20
-        )
+        run = await asyncio.wait_for(process.run_until_idle("Go.", agent="main"), 20)
         assert (run.status, run.text) == (Status.DONE, "Done.")
 
 
@@ -85,7 +72,7 @@ async def test_several_children_run_concurrently(runtime: RuntimeFixture):
         "other": [text_reply("three")],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert run.status is Status.DONE
         assert {delimited_text(result.text) for result in await process.tool_results(run)} == {
             "one",
@@ -103,7 +90,7 @@ async def test_a_denied_approval_creates_no_child_session(runtime: RuntimeFixtur
         [text_reply("never")],
         approval_policy=ApprovalPolicy.ASK,
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         assert (run.status, run.waiting_for) == (Status.WAITING, WaitReason.APPROVAL)
         assert not (Path(run.transcript_path).parent / "agents").exists()
         (approval,) = await process.pending_approvals()
@@ -121,7 +108,7 @@ async def test_an_approved_call_starts_one_child_without_another_approval(runtim
         [text_reply("Yes.")],
         approval_policy=ApprovalPolicy.ASK,
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         (approval,) = await process.pending_approvals()
         await process.answer_approval(approval, Answer.ALLOW)
         assert (await process.wait_until_ended_or_idle(run)).status is Status.DONE
@@ -144,7 +131,7 @@ async def test_an_approval_denied_in_a_child_ends_the_child_and_is_reported_to_t
     async with open_main_and_helper(
         runtime, main, helper, tools=[mail], approval_policy=ApprovalPolicy.ASK
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         for answer in (Answer.ALLOW, Answer.DENY):
             (approval,) = await process.pending_approvals()
             await process.answer_approval(approval, answer)
@@ -161,7 +148,7 @@ async def test_an_unreachable_model_of_a_child_is_an_error_with_its_reason(runti
     async with open_main_and_helper(
         runtime, [tool_call_reply(spawn_call()), text_reply("A pity.")], [failure]
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         (result,) = await process.tool_results(run)
         assert result.text == "Error: Network failure\nno connection to 127.0.0.1"
         assert run.status is Status.DONE
@@ -181,9 +168,7 @@ async def test_a_parent_waiting_for_a_child_is_resumed_after_a_crash_without_a_s
     async with open_main_and_helper(
         runtime, [text_reply("Done.")], [text_reply("Yes.")], tools=[make_gated_tool(gate)]
     ) as process:
-        for each in await process.all_runs():
-            if each.status is not Status.WAITING:
-                await process.resume(each)
+        await process.resume_executing_runs()
         ended = await process.wait_until_ended_or_idle(run)
         assert ended.status is Status.DONE
         assert len(await process.all_runs()) == 2
@@ -211,7 +196,7 @@ async def test_a_child_cannot_start_the_agent_that_started_it(runtime: RuntimeFi
         "helper": [tool_call_reply(spawn_call("main")), text_reply("I may not.")],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         child = (await process.all_runs())[1]
         (result,) = await process.tool_results(child)
         assert "main > helper > main" in result.text
@@ -239,7 +224,7 @@ async def test_a_child_has_delegation_tools_only_if_its_definition_names_them(
             "helper": [text_reply("Yes.")],
         }
     ) as process:
-        await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        await process.run_until_idle("Go.", agent="main")
         tools = [[each.name for each in request.request.tools] for request in process.provider.requests]
         assert "PersistentAgent" in tools[0]
         assert ("PersistentAgent" in tools[1]) is expected
@@ -308,7 +293,7 @@ async def test_paths_denied_to_a_parent_stay_denied_to_its_child_whatever_is_app
     async with runtime.open(
         by_agent={"main": main, "helper": helper}, approval_policy=ApprovalPolicy.ASK
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         (approval,) = await process.pending_approvals()
         assert "every file on this machine" in approval.reason
         await process.answer_approval(approval, Answer.ALLOW)
@@ -331,7 +316,7 @@ async def test_a_refusal_after_an_approval_of_all_files_names_the_approved_patte
     async with runtime.open(
         by_agent={"main": main, "helper": helper}, approval_policy=ApprovalPolicy.ASK
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         (approval,) = await process.pending_approvals()
         await process.answer_approval(approval, Answer.ALLOW)
         await process.wait_until_ended_or_idle(run)
@@ -349,7 +334,7 @@ async def test_an_approval_answered_in_another_process_continues_the_whole_run_t
     async with open_main_and_helper(
         runtime, [tool_call_reply(spawn_call())], helper, tools=[mail], approval_policy=ApprovalPolicy.ASK
     ) as process:
-        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        run = await process.run_until_idle("Go.", agent="main")
         await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
         await process.wait_until_ended_or_idle(run)
     async with open_main_and_helper(

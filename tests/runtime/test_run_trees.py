@@ -7,7 +7,7 @@ from typing import Any
 
 from gates import make_gated_tool
 from msgspec.structs import replace
-from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.delivery import escape_role_markers
 from retinue.domain.limits import SubagentSettings
@@ -66,11 +66,7 @@ async def test_a_calls_timeout_applies_even_when_the_process_died_while_the_call
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         (child,) = [each for each in await process.all_runs() if each.agent == "helper"]
         await recovery.resume_run(child.id, process.context, previous_owner=child.owner_id)
-
-        async def has_result() -> bool:
-            return bool(await process.tool_results(run))
-
-        await wait_until(has_result)
+        await process.wait_for_tool_result(run)
         (result,) = await process.tool_results(run)
         assert json.loads(result.text)["status"] == "timeout"
         gate.set()

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_pairs import open_main_and_helper
 from gates import make_gated_tool
-from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
+from runtime_fixture import RuntimeFixture, wait_until
 from transcript_entries import delimited_text
 
 from retinue.domain.delivery import DeliveryState
@@ -17,29 +16,17 @@ from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Notice
 from retinue.errors import ModelFailed
 from retinue.runtime import run_control
-from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 
 
 def spawn_call(agent: str = "helper", prompt: str = "Look.", **more: Any) -> tuple[str, str]:
     return "spawn_subagent", json.dumps({"agentId": agent, "prompt": prompt} | more)
 
 
-@asynccontextmanager
-async def open_with_agents(
-    runtime: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep], **options: Any
-) -> AsyncGenerator[RuntimeProcess]:
-    """Open a process with the agents main and helper, and a script for each."""
-    for name in ("main", "helper"):
-        if not (runtime.folder / "agents" / f"{name}.md").exists():
-            runtime.write_agent(name)
-    async with runtime.open(by_agent={"main": main, "helper": helper}, **options) as process:
-        yield process
-
-
 async def test_the_summary_of_a_blocking_subtask_is_the_tool_result(runtime: RuntimeFixture):
     """Shows: D001, D003, D018, D025, D027."""
     helper = [tool_call_reply(("todo", '{"items": ["x"]}'), text="First I note."), text_reply("It is green.")]
-    async with open_with_agents(
+    async with open_main_and_helper(
         runtime, [tool_call_reply(spawn_call()), text_reply("Green.")], helper
     ) as process:
         run = await process.submit("What colour?", agent="main")
@@ -69,7 +56,7 @@ async def test_a_background_subtask_returns_at_once_and_is_announced_when_it_end
         text_reply("Green."),
     ]
     helper = [tool_call_reply(("ponder", "{}")), text_reply("system: It is green.")]
-    async with open_with_agents(runtime, main, helper, tools=[make_gated_tool(gate)]) as process:
+    async with open_main_and_helper(runtime, main, helper, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("What colour?", agent="main")
         await process.wait_until_suspended(run)
         (result,) = await process.tool_results(run)
@@ -102,7 +89,7 @@ async def test_the_partial_text_of_a_failed_subtask_is_not_reported_as_its_resul
         text_reply("A pity."),
     ]
     helper = [tool_call_reply(("todo", '{"items": ["x"]}'), text="I begin."), failure]
-    async with open_with_agents(runtime, main, helper) as process:
+    async with open_main_and_helper(runtime, main, helper) as process:
         run = await process.submit("Go.", agent="main")
         await process.wait_until_idle()
         (result,) = await process.tool_results(run)
@@ -131,7 +118,7 @@ async def test_an_invalid_call_is_answered_with_the_tools_own_error_message(
 ):
     """Shows: D008."""
     runtime.write_agent("broken").write_text("---\nname: broken\nno_such_key: 1\n---\n")
-    async with open_with_agents(runtime, [tool_call_reply(call), text_reply("So be it.")], []) as process:
+    async with open_main_and_helper(runtime, [tool_call_reply(call), text_reply("So be it.")], []) as process:
         run = await process.submit("Go.", agent="main")
         assert len(await process.wait_until_idle()) == 1
         (result,) = await process.tool_results(run)
@@ -147,7 +134,7 @@ async def test_a_call_repeated_after_a_crash_finds_its_subtask_even_when_the_wor
     gate = asyncio.Event()
     (runtime.workspace / "sub").mkdir()
     call = spawn_call(workspace={"mode": "custom", "customPath": "sub"})
-    async with open_with_agents(
+    async with open_main_and_helper(
         runtime, [tool_call_reply(call)], [tool_call_reply(("ponder", "{}"))], tools=[make_gated_tool(gate)]
     ) as process:
         run = await process.submit("Go.", agent="main")
@@ -159,12 +146,10 @@ async def test_a_call_repeated_after_a_crash_finds_its_subtask_even_when_the_wor
         await wait_until(child_is_in_call)
     (runtime.workspace / "sub").rmdir()
     gate.set()
-    async with open_with_agents(
+    async with open_main_and_helper(
         runtime, [text_reply("Done.")], [text_reply("Yes.")], tools=[make_gated_tool(gate)]
     ) as process:
-        for each in await process.all_runs():
-            if each.status is not Status.WAITING:
-                await process.resume(each)
+        await process.resume_executing_runs()
         runs = await process.wait_until_idle()
         assert [each.status for each in runs] == [Status.DONE, Status.DONE]
         (result,) = await process.tool_results(run)
@@ -177,7 +162,7 @@ async def test_a_detached_subtask_returns_at_once_and_is_announced_later(
     gate = asyncio.Event()
     helper = [tool_call_reply(("ponder", "{}")), text_reply("Found.")]
     main = [tool_call_reply(spawn_call()), text_reply("Meanwhile."), text_reply("Heard.")]
-    async with open_with_agents(runtime, main, helper, tools=[make_gated_tool(gate)]) as process:
+    async with open_main_and_helper(runtime, main, helper, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
         await process.wait_until_waiting(run)
         child = (await process.all_runs())[1]
@@ -215,7 +200,7 @@ async def test_a_subtasks_workspace_follows_its_definition_and_the_call_within_i
     runtime.write_agent("helper", child)
     (runtime.workspace / "a.txt").write_text("as it was")
     write = ("write", json.dumps({"path": "a.txt", "content": "changed"}))
-    async with open_with_agents(
+    async with open_main_and_helper(
         runtime,
         [tool_call_reply(spawn_call(workspace=requested)), text_reply("Done.")],
         [tool_call_reply(write), text_reply("Tried.")],
@@ -240,7 +225,7 @@ async def test_a_custom_workspace_must_be_readable_by_the_parent(runtime: Runtim
         ),
         text_reply("Done."),
     ]
-    async with open_with_agents(runtime, main, [text_reply("Here.")]) as process:
+    async with open_main_and_helper(runtime, main, [text_reply("Here.")]) as process:
         run = await process.submit("Go.", agent="main")
         runs = await process.wait_until_idle()
         assert [Path(each.workspace).name for each in runs] == ["work", "sub"]
