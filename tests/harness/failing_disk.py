@@ -1,13 +1,9 @@
 """A disk on which writes fail, and a session store and a ledger on that disk."""
 
 import asyncio
-from typing import Any
 
 from intercepted_io import InterceptedLedger, InterceptedStore
-from msgspec.structs import replace
-from runtime_fixture import RuntimeProcess
 
-from retinue.app.composition import scheduler_callbacks
 from retinue.domain.session import NewSession, Session
 from retinue.errors import RetinueError
 from retinue.interfaces import Ledger, SessionStore
@@ -55,11 +51,3 @@ def failing_ledger(ledger: Ledger, disk: FailingDisk) -> InterceptedLedger:
         disk.write()
 
     return InterceptedLedger(ledger, before_write=write)
-
-
-def restart_worker_with(process: RuntimeProcess, **parts: Any) -> None:
-    """Replace parts of the process's context, such as the store, and restart its worker with them."""
-    process.context = replace(process.context, **parts)
-    process.worker.start(
-        scheduler_callbacks(process.context, lambda _, error: process.crashes.append(error), lambda _: True)
-    )

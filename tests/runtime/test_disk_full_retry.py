@@ -5,12 +5,12 @@ import json
 from datetime import timedelta
 
 import pytest
-from failing_disk import FailingDisk, FailingStore, failing_ledger, restart_worker_with
+from failing_disk import FailingDisk, FailingStore, failing_ledger
 from runtime_fixture import RuntimeFixture
 
 from retinue.app.composition import scheduler_callbacks
 from retinue.domain.limits import Limits
-from retinue.domain.run import Reason, Status, WaitReason
+from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.transcript import ToolResult
 from retinue.errors import DiskError, SessionLocked
 from retinue.interfaces import Transaction
@@ -52,7 +52,7 @@ async def test_a_run_waits_for_disk_space_and_continues_without_repeating_anythi
     ) as process:
         disk = FailingDisk(writes, FULL_ERROR)
         session = await process.create_session()
-        restart_worker_with(process, store=FailingStore(process.store, disk))
+        process.replace_parts(store=FailingStore(process.store, disk))
         run = await process.submit("Send it.", session=session)
         if writes < 4:
             await process.wait_until_waiting(run)
@@ -80,7 +80,7 @@ async def test_a_full_disk_under_the_ledger_is_retried_without_repeating_anythin
         tool_call_reply(("mail", "{}"), text="I send it."), text_reply("Sent."), tools=[mail]
     ) as process:
         disk = FailingDisk(1 + writes, FULL_ERROR)  # the run itself is created
-        restart_worker_with(process, ledger=failing_ledger(process.context.ledger, disk))
+        process.replace_parts(ledger=failing_ledger(process.context.ledger, disk))
         run = await process.submit("Send it.")
         if writes < 3:
             await disk.wait_for_failures()
@@ -96,7 +96,7 @@ async def test_a_ledger_locked_by_another_process_ends_no_run(runtime: RuntimeFi
     """Shows: P27."""
     async with runtime.open(tool_call_reply(("mail", "{}")), text_reply("Sent."), tools=[mail]) as process:
         disk = FailingDisk(2, SessionLocked("ledger.db: the ledger is locked by another process"))
-        restart_worker_with(process, ledger=failing_ledger(process.context.ledger, disk))
+        process.replace_parts(ledger=failing_ledger(process.context.ledger, disk))
         run = await process.submit("Send it.")
         await disk.wait_for_failures(5)
         disk.make_room()
@@ -111,10 +111,10 @@ async def test_a_run_that_waits_for_disk_space_frees_its_slot_and_claims_one_aga
         disk = FailingDisk(1, FULL_ERROR)
         working = process.context
         session = await process.create_session()
-        restart_worker_with(process, store=FailingStore(process.store, disk))
+        process.replace_parts(store=FailingStore(process.store, disk))
         first = await process.submit("First.", session=session)
         await process.wait_until_waiting(first)
-        restart_worker_with(process, store=working.store)
+        process.replace_parts(store=working.store)
         second = await process.run("Second.")
         assert second.status is Status.DONE
         assert (await process.reload(first)).status is Status.WAITING
@@ -126,7 +126,7 @@ async def test_waiting_for_disk_space_extends_the_deadline(runtime: RuntimeFixtu
     async with runtime.open(text_reply("Done.")) as process:
         disk = FailingDisk(1, FULL_ERROR)
         session = await process.create_session()
-        restart_worker_with(process, store=FailingStore(process.store, disk))
+        process.replace_parts(store=FailingStore(process.store, disk))
         run = await process.submit("Go.", session=session, deadline_seconds=1)
         await process.wait_until_waiting(run)
         await asyncio.sleep(1.1)
@@ -142,7 +142,7 @@ async def test_a_run_that_waits_for_disk_space_can_be_cancelled(runtime: Runtime
     async with runtime.open(text_reply("Never kept.")) as process:
         disk = FailingDisk(1, FULL_ERROR)
         session = await process.create_session()
-        restart_worker_with(process, store=FailingStore(process.store, disk))
+        process.replace_parts(store=FailingStore(process.store, disk))
         run = await process.submit("Go.", session=session)
         await process.wait_until_waiting(run)
         assert (await process.cancel(run)).status is Status.CANCELLED
@@ -158,7 +158,7 @@ async def test_a_run_cancelled_elsewhere_while_it_waits_for_disk_space_stays_can
         sent.clear()
         disk = FailingDisk(1, FULL_ERROR)
         session = await process.create_session()
-        restart_worker_with(process, store=FailingStore(process.store, disk))
+        process.replace_parts(store=FailingStore(process.store, disk))
         run = await process.submit("Go.", session=session)
         await process.wait_until_waiting(run)
         waiting = await process.reload(run)
@@ -175,15 +175,21 @@ async def test_a_run_cancelled_elsewhere_while_it_waits_for_disk_space_stays_can
         assert sent == []
 
 
+async def leave_run_waiting_for_disk(runtime: RuntimeFixture) -> Run:
+    """Return a run that waited for disk space when its process died."""
+    async with runtime.open(text_reply("Lost with the process.")) as process:
+        session = await process.create_session()
+        process.replace_parts(store=FailingStore(process.store, FailingDisk(1, FULL_ERROR)))
+        run = await process.submit("Go.", session=session)
+        await process.wait_until_waiting(run)
+        return run
+
+
 async def test_a_run_left_waiting_for_disk_space_by_a_dead_process_can_be_resumed(
     runtime: RuntimeFixture,
 ):
     """Shows: P06."""
-    async with runtime.open(text_reply("Lost with the process.")) as process:
-        session = await process.create_session()
-        restart_worker_with(process, store=FailingStore(process.store, FailingDisk(1, FULL_ERROR)))
-        run = await process.submit("Go.", session=session)
-        await process.wait_until_waiting(run)
+    run = await leave_run_waiting_for_disk(runtime)
     async with runtime.open(text_reply("Here.")) as process:
         abandoned = await process.reload(run)
         assert (abandoned.status, abandoned.waiting_for) == (Status.WAITING, WaitReason.DISK)
@@ -194,12 +200,9 @@ async def test_a_run_left_waiting_for_disk_space_by_a_dead_process_can_be_resume
 async def test_a_run_left_waiting_for_disk_space_by_a_dead_process_does_not_block_its_session(
     runtime: RuntimeFixture,
 ):
-    async with runtime.open(text_reply("x")) as process:
-        session = await process.create_session()
-        restart_worker_with(process, store=FailingStore(process.store, FailingDisk(1, FULL_ERROR)))
-        first = await process.submit("Go.", session=session)
-        await process.wait_until_waiting(first)
+    first = await leave_run_waiting_for_disk(runtime)
     async with runtime.open(text_reply("Heard.")) as process:
+        session = await process.store.find(first.session_id)
         second = await process.submit("And?", session=session)
         process.worker.start(
             scheduler_callbacks(
@@ -223,7 +226,7 @@ async def test_a_child_is_created_once_there_is_disk_space(runtime: RuntimeFixtu
     async with runtime.open(by_agent=by_agent) as process:
         session = await process.create_session()
         disk = FailingDisk(2, FULL_ERROR)
-        restart_worker_with(process, store=FailingStore(process.store, disk))
+        process.replace_parts(store=FailingStore(process.store, disk))
         run = await process.submit("Go.", session=session)
         await process.wait_until_waiting(run)
         await disk.wait_for_failures()
@@ -238,7 +241,7 @@ async def test_a_disk_error_other_than_full_fails_the_run(runtime: RuntimeFixtur
     """Shows: P08."""
     async with runtime.open(text_reply("Never kept.")) as process:
         session = await process.create_session()
-        restart_worker_with(process, store=FailingStore(process.store, FailingDisk(1, IO_ERROR)))
+        process.replace_parts(store=FailingStore(process.store, FailingDisk(1, IO_ERROR)))
         run = await process.run("Go.", session=session)
         assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.DISK, str(IO_ERROR))
         assert [type(each) for each in await process.entries(run) if isinstance(each, ToolResult)] == []
@@ -252,7 +255,7 @@ async def test_a_run_whose_end_could_not_be_recorded_is_finished_by_the_next_pro
     """
     async with runtime.open(text_reply("Done.")) as process:
         disk = FailingDisk(1, FULL_ERROR)  # the run itself is created
-        restart_worker_with(process, ledger=failing_ledger(process.context.ledger, disk))
+        process.replace_parts(ledger=failing_ledger(process.context.ledger, disk))
         run = await process.submit("Go.")
         await disk.wait_for_failures()
         assert await process.agent_texts(run) == ["Done."]

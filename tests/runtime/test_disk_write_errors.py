@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from failing_disk import FailingDisk, FailingStore, failing_ledger, restart_worker_with
+from failing_disk import FailingDisk, FailingStore, failing_ledger
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.delivery import Delivery, DeliveryState
@@ -42,8 +42,8 @@ async def test_a_call_result_that_could_not_be_saved_at_first_is_recorded_as_it_
 
     async with runtime.open(tool_call_reply(("mail", "{}")), text_reply("Sent."), tools=[mail]) as process:
         session = await process.create_session()
-        restart_worker_with(
-            process, store=FailingStore(process.store, FailingDisk(2, IO_ERROR, only_once=True))
+        process.replace_parts(
+            store=FailingStore(process.store, FailingDisk(2, IO_ERROR, only_once=True))
         )  # fails after the task and the reply
         run = await process.run("Send it.", session=session)
         assert run.status is Status.FAILED
@@ -88,8 +88,7 @@ async def test_a_parent_that_ends_has_received_its_childs_result_whichever_ledge
     }
     async with runtime.open(by_agent=by_agent) as process:
         session = await process.create_session("one")
-        restart_worker_with(
-            process,
+        process.replace_parts(
             ledger=failing_ledger(process.context.ledger, FailingDisk(writes, IO_ERROR, only_once=True)),
         )
         run = await process.submit("Go.", session=session)
