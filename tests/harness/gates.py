@@ -3,7 +3,11 @@
 import asyncio
 
 from retinue.interfaces import Tool
+from retinue.testing.scripted_provider import tool_call_reply
 from retinue.tools.define import tool
+
+PONDER_CALL = tool_call_reply(("ponder", "{}"))
+"""A reply that calls the tool of `make_gated_tool`."""
 
 
 def make_gated_tool(gate: asyncio.Event, started: asyncio.Event | None = None) -> Tool:

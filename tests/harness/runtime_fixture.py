@@ -84,6 +84,12 @@ class RuntimeProcess:
         """Create a run and wait until it has ended, or no run is queued or running."""
         return await self.wait_until_ended_or_idle(await self.submit(task, **options))
 
+    async def run_until_suspended(self, task: str | None, **options: Any) -> Run:
+        """Create a run and wait until it has replied and waits for the runs that it started."""
+        run = await self.submit(task, **options)
+        await self.wait_until_suspended(run)
+        return run
+
     async def wait(self, run: Run) -> Run:
         await self.worker.wait(run.id)
         return await self.reload(run)

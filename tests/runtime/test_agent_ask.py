@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
@@ -252,7 +252,7 @@ async def test_an_agent_in_conversation_with_a_person_is_busy(runtime: RuntimeFi
             ask_latest_agent(),
             text_reply("Then later."),
         ],
-        "helper": [text_reply(REPORT), tool_call_reply(("ponder", "{}")), text_reply("Hello, person.")],
+        "helper": [text_reply(REPORT), PONDER_CALL, text_reply("Hello, person.")],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.run_until_idle("Go.", agent="main")
@@ -374,7 +374,7 @@ async def test_a_question_is_not_asked_twice_when_the_process_dies_while_the_cal
 
     by_agent = {
         "main": [tool_call_reply(AGENT_CALL), ask_latest_agent()],
-        "helper": [text_reply(REPORT), tool_call_reply(("ponder", "{}"))],
+        "helper": [text_reply(REPORT), PONDER_CALL],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")

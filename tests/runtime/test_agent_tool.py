@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from agent_pairs import open_main_and_helper
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
 from retinue.domain.approval import ApprovalPolicy
@@ -333,7 +333,7 @@ async def test_a_report_is_requested_once_although_the_process_dies_meanwhile(
         text_reply(""),
         text_reply(""),
         text_reply(""),
-        tool_call_reply(("ponder", "{}")),
+        PONDER_CALL,
     ]
 
     async with open_main_and_helper(
@@ -409,7 +409,7 @@ async def test_parallel_calls_run_concurrently_and_each_gets_its_own_result(runt
 async def test_cancelling_the_parent_cancels_every_agent_it_called(runtime: RuntimeFixture):
     """Shows: B049."""
     main = [tool_call_reply(agent_call("One."), agent_call("Two."))]
-    helper = [tool_call_reply(("ponder", "{}"))] * 2
+    helper = [PONDER_CALL] * 2
     async with open_main_and_helper(
         runtime, main, helper, tools=[make_gated_tool(asyncio.Event())]
     ) as process:
@@ -455,7 +455,7 @@ async def has_called_ponder(process: RuntimeProcess) -> bool:
 async def test_a_detached_agent_is_announced_later(runtime: RuntimeFixture):
     gate = asyncio.Event()
     main = [tool_call_reply(agent_call()), text_reply("Meanwhile."), text_reply("Heard.")]
-    helper = [tool_call_reply(("ponder", "{}")), text_reply(REPORT)]
+    helper = [PONDER_CALL, text_reply(REPORT)]
     async with open_main_and_helper(runtime, main, helper, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agent_pairs import message_call, open_main_and_todo
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
@@ -191,10 +191,9 @@ async def test_a_timeout_ends_the_call_and_not_the_run_of_the_other_agent(runtim
     """Shows: C039, C040, C045, C09."""
     gate = asyncio.Event()
     main = [tool_call_reply(message_call(timeout=0.05)), text_reply("I go on."), text_reply("Now I know.")]
-    todo = [tool_call_reply(("ponder", "{}")), text_reply("Added: milk.")]
+    todo = [PONDER_CALL, text_reply("Added: milk.")]
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.", agent="main")
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         (output,) = await process.tool_outputs(run)
         child = (await process.all_runs())[1]
         assert (child.status, child.is_awaited) == (Status.RUNNING, False)
@@ -221,7 +220,7 @@ async def test_detaching_the_other_run_answers_the_waiting_call_at_once(runtime:
     """Shows: C039, C045."""
     gate = asyncio.Event()
     main = [tool_call_reply(message_call()), text_reply("I go on."), text_reply("Now I know.")]
-    todo = [tool_call_reply(("ponder", "{}")), text_reply("Added: milk.")]
+    todo = [PONDER_CALL, text_reply("Added: milk.")]
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
 
@@ -239,10 +238,9 @@ async def test_detaching_the_other_run_answers_the_waiting_call_at_once(runtime:
 async def test_cancelling_a_run_after_the_callers_timeout_is_announced_to_the_caller(runtime: RuntimeFixture):
     """Shows: C09."""
     main = [tool_call_reply(message_call(timeout=0.05)), text_reply("I go on."), text_reply("A pity.")]
-    todo = [tool_call_reply(("ponder", "{}"))]
+    todo = [PONDER_CALL]
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(asyncio.Event())]) as process:
-        run = await process.submit("Go.", agent="main")
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         child = (await process.all_runs())[1]
         await process.cancel(child)
         assert (await process.wait_until_ended(run)).text == "A pity."
@@ -255,10 +253,9 @@ async def test_an_async_message_returns_at_once_and_its_response_wakes_the_calle
     """Shows: C041, C042, C043, C045, C097."""
     gate = asyncio.Event()
     main = [tool_call_reply(message_call(mode="async")), text_reply("I asked."), text_reply("It is added.")]
-    todo = [tool_call_reply(("ponder", "{}")), text_reply("Added: milk.")]
+    todo = [PONDER_CALL, text_reply("Added: milk.")]
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.", agent="main")
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         (output,) = await process.tool_outputs(run)
         child = (await process.all_runs())[1]
         assert child.status is Status.RUNNING
@@ -287,12 +284,11 @@ async def test_a_message_to_a_busy_agent_is_queued_and_does_not_block_the_caller
     """Shows: C044, C045."""
     gate = asyncio.Event()
     main = [tool_call_reply(message_call(mode=mode)), text_reply("I asked."), text_reply("It is added.")]
-    todo = [tool_call_reply(("ponder", "{}")), text_reply("Earlier."), text_reply("Added: milk.")]
+    todo = [PONDER_CALL, text_reply("Earlier."), text_reply("Added: milk.")]
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
         earlier = await process.submit("Think.", agent="todo")
         await process.wait_for_event("tool.started")
-        run = await process.submit("Go.", agent="main")
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         (output,) = await process.tool_outputs(run)
         child = (await process.all_runs())[2]
         assert child.status is Status.QUEUED
@@ -321,7 +317,7 @@ async def test_parallel_messages_to_one_agent_share_the_first_session(runtime: R
     async with open_main_and_todo(
         runtime, main, todo, tools=[make_gated_tool(asyncio.Event()), wait_for_all]
     ) as process:
-        process.set_script("other", [tool_call_reply(("ponder", "{}"))])
+        process.set_script("other", [PONDER_CALL])
         await process.submit("Think.", agent="other")  # another active run, so that file writes use threads
         await process.wait_for_event("tool.started")
         run = await process.submit("Go.", agent="main")
@@ -396,7 +392,7 @@ async def test_a_message_is_not_sent_twice_when_the_process_dies_while_the_calle
 ):
     """Shows: C025, C026."""
     gate = asyncio.Event()
-    todo = [tool_call_reply(("ponder", "{}"))]
+    todo = [PONDER_CALL]
     async with open_main_and_todo(
         runtime, [tool_call_reply(message_call(session="create"))], todo, tools=[make_gated_tool(gate)]
     ) as process:
@@ -419,7 +415,7 @@ async def test_an_announced_response_does_not_also_answer_the_call(runtime: Runt
     """Shows: C044, C045."""
     gate = asyncio.Event()
     main = [tool_call_reply(message_call(), ("ponder", "{}"))]
-    todo = [tool_call_reply(("ponder", "{}")), text_reply("Earlier."), text_reply("Added: milk.")]
+    todo = [PONDER_CALL, text_reply("Earlier."), text_reply("Added: milk.")]
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
         await process.submit("Think.", agent="todo")
         await process.wait_for_event("tool.started")
@@ -448,10 +444,9 @@ async def test_a_response_for_a_deleted_session_is_marked_as_failed(runtime: Run
     """Shows: C045, C12."""
     gate = asyncio.Event()
     main = [tool_call_reply(message_call(mode="async")), text_reply("I asked."), text_reply("never")]
-    todo = [tool_call_reply(("ponder", "{}")), text_reply("Added: milk.")]
+    todo = [PONDER_CALL, text_reply("Added: milk.")]
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.", agent="main")
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         await process.store.delete(await process.store.find(run.session_id))
         gate.set()
         caller, child, woken = await process.wait_until_idle()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 from transcript_entries import delimited_text
@@ -65,7 +65,7 @@ async def test_a_result_is_announced_once_however_it_races_with_the_end_of_the_r
     for steps in range(0, 60, 2):
         gate = asyncio.Event()
         script = [tool_call_reply(spawn_call(label="a")), text_reply("Sent."), text_reply("Heard.")]
-        by_agent = {"Go.": script, "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
+        by_agent = {"Go.": script, "Look.": [PONDER_CALL, text_reply("Found.")]}
         async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
             run = await process.submit("Go.", agent="main")
             for _ in range(steps):
@@ -109,7 +109,7 @@ async def test_runs_over_the_requesters_limit_are_queued(
     """Shows: L018, C06."""
     runtime.write_agent("main")
     gate = asyncio.Event()
-    by_agent = {f"Look {n}.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")] for n in range(4)}
+    by_agent = {f"Look {n}.": [PONDER_CALL, text_reply("Found.")] for n in range(4)}
     main = {
         "Go.": [
             tool_call_reply(*[spawn_call(f"Look {n}.") for n in range(4)]),
@@ -121,9 +121,7 @@ async def test_runs_over_the_requesters_limit_are_queued(
     async with runtime.open(
         by_agent=by_agent | main, tools=[make_gated_tool(gate)], limits=limits
     ) as process:
-        run = await process.submit("Go.", agent="main")
-
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         states = sorted(str(each.status) for each in (await process.all_runs()) if each.id != run.id)
         assert states == ["queued", "queued", "running", "running"]
         gate.set()
@@ -153,11 +151,9 @@ async def test_a_person_can_send_messages_while_a_run_is_suspended(runtime: Runt
     runtime.write_agent("main")
     gate = asyncio.Event()
     script = [tool_call_reply(spawn_call()), text_reply("Sent."), text_reply("Four."), text_reply("Heard.")]
-    by_agent = {"Go.": script, "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
+    by_agent = {"Go.": script, "Look.": [PONDER_CALL, text_reply("Found.")]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.", agent="main")
-
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         session = await process.store.find(run.session_id)
         other = await process.run("Two and two?", session=session)
         assert (other.status, other.text) == (Status.DONE, "Four.")
@@ -176,7 +172,7 @@ async def test_a_result_wakes_the_session_of_a_requester_that_has_ended(
     gate = asyncio.Event()
     failure = ModelFailed("gone", reason="unreachable")
     script = [tool_call_reply(spawn_call()), failure, text_reply("Heard after all.")]
-    by_agent = {"Go.": script, "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
+    by_agent = {"Go.": script, "Look.": [PONDER_CALL, text_reply("Found.")]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
         await process.worker.wait(run.id)
@@ -286,11 +282,9 @@ async def test_cancelling_a_requester_cancels_its_workers_and_wakes_no_run(runti
     """Shows: L019, C12."""
     runtime.write_agent("main")
     script = [tool_call_reply(spawn_call()), text_reply("Sent.")]
-    by_agent = {"Go.": script, "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
+    by_agent = {"Go.": script, "Look.": [PONDER_CALL, text_reply("Found.")]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(asyncio.Event())]) as process:
-        run = await process.submit("Go.", agent="main")
-
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         await process.cancel(run)
         runs = await process.wait_until_idle()
         assert [(each.status, each.reason) for each in runs] == [(Status.CANCELLED, Reason.USER_CANCEL)] * 2
@@ -301,11 +295,9 @@ async def test_cancelling_a_worker_is_announced_to_the_requester(runtime: Runtim
     """Shows: E033."""
     runtime.write_agent("main")
     script = [tool_call_reply(spawn_call(label="x")), text_reply("Sent."), text_reply("Pity.")]
-    by_agent = {"Go.": script, "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
+    by_agent = {"Go.": script, "Look.": [PONDER_CALL, text_reply("Found.")]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(asyncio.Event())]) as process:
-        run = await process.submit("Go.", agent="main")
-
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         child = (await process.all_runs())[1]
         await process.cancel(child)
         await process.wait_until_idle()
@@ -321,7 +313,7 @@ async def test_a_worker_past_its_deadline_is_announced_as_failed(runtime: Runtim
         text_reply("Sent."),
         text_reply("Pity."),
     ]
-    by_agent = {"Go.": script, "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
+    by_agent = {"Go.": script, "Look.": [PONDER_CALL, text_reply("Found.")]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(asyncio.Event())]) as process:
         run = await process.submit("Go.", agent="main")
         _, child = await process.wait_until_idle()
@@ -381,7 +373,7 @@ async def test_a_run_cancelled_while_it_spawns_a_worker_leaves_no_running_child(
     for steps in range(1, 60, 3):
         by_agent = {
             "Go.": [tool_call_reply(spawn_call()), text_reply("Sent.")],
-            "Look.": [tool_call_reply(("ponder", "{}")), text_reply("x")],
+            "Look.": [PONDER_CALL, text_reply("x")],
         }
         async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(asyncio.Event())]) as process:
             run = await process.submit("Go.", agent="main")
@@ -398,7 +390,7 @@ async def test_a_result_for_an_unloadable_session_is_tried_once_and_marked_as_fa
     runtime.write_agent("main")
     gate = asyncio.Event()
     script = [tool_call_reply(spawn_call()), ModelFailed("gone", reason="unreachable")]
-    by_agent = {"Go.": script, "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
+    by_agent = {"Go.": script, "Look.": [PONDER_CALL, text_reply("Found.")]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
         await process.worker.wait(run.id)
@@ -421,12 +413,10 @@ async def test_an_empty_reply_to_a_message_is_not_announced_and_does_not_block_t
     message = ("agents_message", json.dumps({"agentId": "other", "content": "Look.", "mode": "async"}))
     by_agent = {
         "Go.": [tool_call_reply(message), text_reply("Sent.")],
-        "other": [tool_call_reply(("ponder", "{}"))],
+        "other": [PONDER_CALL],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.", agent="main")
-
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         child = (await process.all_runs())[1]
         await finish_run(replace(child, text=""), Status.DONE, process.context)
         await process.worker.wait(run.id)
@@ -444,7 +434,7 @@ async def test_a_message_to_a_busy_session_is_queued_even_without_a_free_slot(ru
     message = ("agents_message", json.dumps({"agentId": "other", "content": "More.", "timeout": 30}))
     by_agent = {
         "Go.": [tool_call_reply(message), text_reply("Queued, it says."), text_reply("Heard.")],
-        "other": [tool_call_reply(("ponder", "{}")), text_reply("First."), text_reply("Second.")],
+        "other": [PONDER_CALL, text_reply("First."), text_reply("Second.")],
     }
     async with runtime.open(
         by_agent=by_agent, tools=[make_gated_tool(gate)], limits=Limits(max_live=2)

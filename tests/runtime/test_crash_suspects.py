@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.limits import Limits
@@ -12,7 +12,7 @@ from retinue.interfaces import Transaction
 from retinue.runtime.crash_suspects import order_suspects, resume_interrupted_runs
 from retinue.runtime.recovery import requeue_dead_runs
 from retinue.testing.ledgers import CREATED_AT, make_run
-from retinue.testing.scripted_provider import text_reply, tool_call_reply
+from retinue.testing.scripted_provider import text_reply
 
 
 def runs_with_attempts(**attempts: int) -> list[Run]:
@@ -71,7 +71,7 @@ async def test_a_crash_without_a_tool_call_counts_as_an_attempt_for_all_runs(run
 
 async def test_a_lost_run_gets_results_for_its_open_tool_calls(runtime: RuntimeFixture):
     tools = [make_gated_tool(asyncio.Event())]
-    async with runtime.open(tool_call_reply(("ponder", "{}")), tools=tools) as process:
+    async with runtime.open(PONDER_CALL, tools=tools) as process:
         run = await process.submit("Go.")
         await process.wait_for_event("tool.started")
     async with runtime.open(text_reply("late"), limits=Limits(resume_window_seconds=0)) as process:

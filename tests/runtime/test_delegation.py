@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agent_pairs import open_main_and_helper
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from runtime_fixture import RuntimeFixture
 from transcript_entries import delimited_text, entry_texts
 
@@ -158,7 +158,7 @@ async def test_a_parent_waiting_for_a_child_is_resumed_after_a_crash_without_a_s
     runtime: RuntimeFixture,
 ):
     gate = asyncio.Event()
-    helper = [tool_call_reply(("ponder", "{}"))]
+    helper = [PONDER_CALL]
     async with open_main_and_helper(
         runtime, [tool_call_reply(spawn_call())], helper, tools=[make_gated_tool(gate)]
     ) as process:
@@ -176,7 +176,7 @@ async def test_a_parent_waiting_for_a_child_is_resumed_after_a_crash_without_a_s
 
 async def test_cancelling_a_parent_cancels_its_child(runtime: RuntimeFixture):
     """Shows: L019."""
-    helper = [tool_call_reply(("ponder", "{}"))]
+    helper = [PONDER_CALL]
     async with open_main_and_helper(
         runtime, [tool_call_reply(spawn_call())], helper, tools=[make_gated_tool(asyncio.Event())]
     ) as process:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from runtime_fixture import RuntimeFixture
 
 from retinue.agents.definition_file import parse_preset
@@ -36,7 +36,7 @@ async def test_every_background_call_is_announced_in_the_same_way(runtime: Runti
         text_reply("Sent."),
         text_reply("Heard."),
     ]
-    helper = [tool_call_reply(("ponder", "{}")), text_reply("Found, and here it is.")]
+    helper = [PONDER_CALL, text_reply("Found, and here it is.")]
     gate = asyncio.Event()
     async with runtime.open(
         by_agent={"Go.": script, "Look.": helper}, tools=[make_gated_tool(gate)]
@@ -196,7 +196,7 @@ async def test_a_call_that_waits_for_a_child_emits_one_start_and_its_whole_durat
     runtime.write_agent("main")
     runtime.write_agent("helper")
     spawn = tool_call_reply(("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."})))
-    helper = [tool_call_reply(("ponder", "{}")), text_reply("Found, and here it is, in full.")]
+    helper = [PONDER_CALL, text_reply("Found, and here it is, in full.")]
     gate = asyncio.Event()
     async with runtime.open(
         by_agent={"main": [spawn, text_reply("So.")], "helper": helper}, tools=[make_gated_tool(gate)]

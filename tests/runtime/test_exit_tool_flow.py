@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
@@ -22,7 +22,6 @@ from retinue.tools.exit_tools import exit_tools
 CODER = "exits: [submit_for_review, ask_for_help, llm_unreachable]\n"
 REVIEWER = "exits: [approve, request_changes]\n"
 LS_CALL = tool_call_reply(("ls", "{}"))
-PONDER_CALL = tool_call_reply(("ponder", "{}"))
 
 
 def submit_call(summary: str = "It is done.") -> tuple[str, str]:
@@ -335,8 +334,7 @@ async def test_a_text_reply_while_a_worker_is_running_waits_for_the_worker_and_i
     ]
     by_agent = {"Go.": script, "Look.": [PONDER_CALL, tool_call_reply(submit_call("Found."))]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.", agent="coder")
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="coder")
         gate.set()
         ended = await process.wait_until_ended(run)
         assert ended.status is Status.DONE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
@@ -82,10 +82,9 @@ async def test_the_inbox_lists_running_children_and_does_not_end_the_run(runtime
         text_reply("Sent."),
         text_reply("Received."),
     ]
-    by_agent = {"main": main, "helper": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
+    by_agent = {"main": main, "helper": [PONDER_CALL, text_reply("Found.")]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.", agent="main")
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("Go.", agent="main")
         ((row,),) = await inbox_updates(process, run)
         (child,) = [each for each in await process.all_runs() if each.id != run.id]
         assert row["status"] == "running"
@@ -191,7 +190,7 @@ async def test_a_result_that_an_open_call_waits_for_cannot_be_drained(runtime: R
     by_agent = {
         "main": [reply, text_reply("Done.")],
         "One.": [text_reply("First.")],
-        "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Second.")],
+        "Two.": [PONDER_CALL, text_reply("Second.")],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")

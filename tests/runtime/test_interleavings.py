@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 
@@ -116,8 +116,8 @@ async def test_two_runs_created_at_the_same_time_do_not_wait_for_each_other(runt
     ]
     by_agent = {
         "Go.": [*main, text_reply("Received."), text_reply("Received too.")],
-        "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")],
-        "See.": [tool_call_reply(("ponder", "{}")), text_reply("Seen.")],
+        "Look.": [PONDER_CALL, text_reply("Found.")],
+        "See.": [PONDER_CALL, text_reply("Seen.")],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)], clock=stopped_clock) as process:
         first = await process.submit("Go.", agent="main")

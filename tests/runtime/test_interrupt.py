@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
 from retinue.domain.approval import ApprovalPolicy, ApprovalState
@@ -85,7 +85,7 @@ async def test_an_interrupt_lets_a_running_tool_finish_and_starts_no_other_call(
 
     Shows: L009."""
     gate = asyncio.Event()
-    steps = [tool_call_reply(("ponder", "{}")), tool_call_reply(("ponder", "{}"), text="I had pondered.")]
+    steps = [PONDER_CALL, tool_call_reply(("ponder", "{}"), text="I had pondered.")]
     async with runtime.open(*steps, text_reply("never"), tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Ponder.")
         await process.wait_for_event("tool.started")
@@ -132,8 +132,8 @@ async def test_children_of_an_interrupted_run_summarise_first_and_it_receives_th
             tool_call_reply(delegate_call("helper", "One."), delegate_call("helper", "Two.")),
             text_reply("Both were stopped."),
         ],
-        "One.": [tool_call_reply(("ponder", "{}")), text_reply("One was pondering.")],
-        "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Two was pondering.")],
+        "One.": [PONDER_CALL, text_reply("One was pondering.")],
+        "Two.": [PONDER_CALL, text_reply("Two was pondering.")],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
@@ -162,7 +162,7 @@ async def test_an_interrupt_while_the_run_is_being_suspended_reaches_its_childre
         gate = asyncio.Event()
         by_agent = {
             "Go.": [tool_call_reply(delegate_call("helper", "One.")), text_reply("It was stopped.")],
-            "One.": [tool_call_reply(("ponder", "{}")), text_reply("I was pondering.")],
+            "One.": [PONDER_CALL, text_reply("I was pondering.")],
         }
         async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
             run = await process.submit("Go.")
@@ -209,7 +209,7 @@ async def test_a_queued_run_that_is_interrupted_is_cancelled_without_a_model_req
     gate = asyncio.Event()
     limits = Limits(max_live=1)
     async with runtime.open(
-        tool_call_reply(("ponder", "{}")), text_reply("Done."), tools=[make_gated_tool(gate)], limits=limits
+        PONDER_CALL, text_reply("Done."), tools=[make_gated_tool(gate)], limits=limits
     ) as process:
         first = await process.submit("Ponder.")
         second = await process.submit("Later.")
@@ -282,7 +282,7 @@ async def test_an_interrupted_run_that_waits_for_workers_summarises_after_all_of
             text_reply("I had sent them."),
             text_reply("never"),
         ],
-        "Look.": [*[tool_call_reply(("ponder", "{}"))] * 2, *[text_reply("I was looking.")] * 2],
+        "Look.": [*[PONDER_CALL] * 2, *[text_reply("I was looking.")] * 2],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
@@ -339,8 +339,8 @@ async def test_cancelling_one_of_two_children_leaves_the_other_running(runtime: 
             tool_call_reply(delegate_call("helper", "One."), delegate_call("helper", "Two.")),
             text_reply("One of two."),
         ],
-        "One.": [tool_call_reply(("ponder", "{}")), text_reply("never")],
-        "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Two is done.")],
+        "One.": [PONDER_CALL, text_reply("never")],
+        "Two.": [PONDER_CALL, text_reply("Two is done.")],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
@@ -366,7 +366,7 @@ async def test_detaching_a_child_continues_its_parent_and_announces_the_result_l
             text_reply("It goes on without me."),
             text_reply("Now I know."),
         ],
-        "One.": [tool_call_reply(("ponder", "{}")), text_reply("It is so.")],
+        "One.": [PONDER_CALL, text_reply("It is so.")],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.")
@@ -409,7 +409,7 @@ async def test_detaching_one_of_several_children_still_waits_for_the_others(
             text_reply("Two is here."),
             text_reply("Both."),
         ],
-        "One.": [tool_call_reply(("ponder", "{}")), text_reply("One is so.")],
+        "One.": [PONDER_CALL, text_reply("One is so.")],
         "Two.": [tool_call_reply(("wonder", "{}")), text_reply("Two is well.")],
     }
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(slow), wonder]) as process:

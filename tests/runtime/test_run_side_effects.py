@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.run import Run, Status
@@ -212,7 +212,7 @@ async def test_a_failed_side_effect_counts_as_work_after_a_crash(runtime: Runtim
     started = asyncio.Event()
     async with runtime.open(
         tool_call_reply(MAIL_CALL),
-        tool_call_reply(("ponder", "{}")),
+        PONDER_CALL,
         tools=[mail, make_gated_tool(asyncio.Event(), started)],
     ) as process:
         run = await process.submit("Go.")

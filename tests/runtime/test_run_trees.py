@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
@@ -36,7 +36,7 @@ async def test_a_child_is_cancelled_when_its_waiting_parent_times_out(
     """Shows: L009, L014, L019."""
     runtime.write_agent("main")
     runtime.write_agent("helper")
-    by_agent = {"main": [tool_call_reply(delegate_call())], "helper": [tool_call_reply(("ponder", "{}"))]}
+    by_agent = {"main": [tool_call_reply(delegate_call())], "helper": [PONDER_CALL]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(asyncio.Event())]) as process:
         run = await process.submit("Go.", agent="main", deadline_seconds=1.0)
         parent, child = await wait_until_all_ended(process)
@@ -55,7 +55,7 @@ async def test_a_calls_timeout_applies_even_when_the_process_died_while_the_call
     call = ("agents_message", json.dumps({"agentId": "helper", "content": "Look.", "timeout": 1}))
     by_agent = {
         "main": [tool_call_reply(call), text_reply("It takes long."), text_reply("Heard.")],
-        "helper": [tool_call_reply(("ponder", "{}")), text_reply("x")],
+        "helper": [PONDER_CALL, text_reply("x")],
     }
     started = asyncio.Event()
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate, started)]) as process:
@@ -125,7 +125,7 @@ async def test_the_live_descendants_of_an_interrupted_run_are_found_for_resuming
     """Shows: L014, L015."""
     runtime.write_agent("main")
     runtime.write_agent("helper")
-    by_agent = {"main": [tool_call_reply(delegate_call())], "helper": [tool_call_reply(("ponder", "{}"))]}
+    by_agent = {"main": [tool_call_reply(delegate_call())], "helper": [PONDER_CALL]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(asyncio.Event())]) as process:
         run = await process.submit("Go.", agent="main")
         await process.wait_for_event("tool.started")
@@ -148,7 +148,7 @@ async def test_a_tool_call_removed_from_the_file_does_not_start_a_second_child(r
     runtime.write_agent("main")
     runtime.write_agent("helper")
     started = asyncio.Event()
-    by_agent = {"main": [tool_call_reply(delegate_call())], "helper": [tool_call_reply(("ponder", "{}"))]}
+    by_agent = {"main": [tool_call_reply(delegate_call())], "helper": [PONDER_CALL]}
     async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(asyncio.Event(), started)]) as process:
         run = await process.submit("Go.", agent="main")
         await started.wait()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agent_pairs import open_main_and_helper
-from gates import make_gated_tool
+from gates import PONDER_CALL, make_gated_tool
 from runtime_fixture import RuntimeFixture, wait_until
 from transcript_entries import delimited_text
 
@@ -55,10 +55,9 @@ async def test_a_background_subtask_returns_at_once_and_is_announced_when_it_end
         text_reply("Sent."),
         text_reply("Green."),
     ]
-    helper = [tool_call_reply(("ponder", "{}")), text_reply("system: It is green.")]
+    helper = [PONDER_CALL, text_reply("system: It is green.")]
     async with open_main_and_helper(runtime, main, helper, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("What colour?", agent="main")
-        await process.wait_until_suspended(run)
+        run = await process.run_until_suspended("What colour?", agent="main")
         (result,) = await process.tool_results(run)
         child = (await process.all_runs())[1]
         assert json.loads(result.text) == {
@@ -135,7 +134,7 @@ async def test_a_call_repeated_after_a_crash_finds_its_subtask_even_when_the_wor
     (runtime.workspace / "sub").mkdir()
     call = spawn_call(workspace={"mode": "custom", "customPath": "sub"})
     async with open_main_and_helper(
-        runtime, [tool_call_reply(call)], [tool_call_reply(("ponder", "{}"))], tools=[make_gated_tool(gate)]
+        runtime, [tool_call_reply(call)], [PONDER_CALL], tools=[make_gated_tool(gate)]
     ) as process:
         run = await process.submit("Go.", agent="main")
 
@@ -160,7 +159,7 @@ async def test_a_detached_subtask_returns_at_once_and_is_announced_later(
     runtime: RuntimeFixture,
 ):
     gate = asyncio.Event()
-    helper = [tool_call_reply(("ponder", "{}")), text_reply("Found.")]
+    helper = [PONDER_CALL, text_reply("Found.")]
     main = [tool_call_reply(spawn_call()), text_reply("Meanwhile."), text_reply("Heard.")]
     async with open_main_and_helper(runtime, main, helper, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
