@@ -306,13 +306,17 @@ async def test_an_agent_leaves_the_pool_after_five_idle_minutes(runtime: Runtime
         assert output == not_found_error((await process.all_runs())[1].slug)
 
 
-async def test_an_agent_removed_from_the_pool_by_a_person_is_not_found(runtime: RuntimeFixture):
-    write_agents(runtime)
-    by_agent = {
+def script_with_one_question() -> dict[str, list[ScriptedStep]]:
+    """Return scripts with which main starts helper in its first run and asks it in its second one."""
+    return {
         "main": [tool_call_reply(AGENT_CALL), text_reply("Done."), ask_latest_agent(), text_reply("Oh.")],
         "helper": [text_reply(REPORT)],
     }
-    async with runtime.open(by_agent=by_agent) as process:
+
+
+async def test_an_agent_removed_from_the_pool_by_a_person_is_not_found(runtime: RuntimeFixture):
+    write_agents(runtime)
+    async with runtime.open(by_agent=script_with_one_question()) as process:
         run = await process.run_until_idle("Go.", agent="main")
         child: Session = await process.store.find((await process.all_runs())[1].transcript_path)
         await process.store.update(child, attributes={**child.attributes, agent_pool.RETIRED_ATTRIBUTE: True})
@@ -322,11 +326,7 @@ async def test_an_agent_removed_from_the_pool_by_a_person_is_not_found(runtime: 
 
 async def test_an_agent_denied_meanwhile_is_refused(runtime: RuntimeFixture):
     write_agents(runtime)
-    by_agent = {
-        "main": [tool_call_reply(AGENT_CALL), text_reply("Done."), ask_latest_agent(), text_reply("Oh.")],
-        "helper": [text_reply(REPORT)],
-    }
-    async with runtime.open(by_agent=by_agent) as process:
+    async with runtime.open(by_agent=script_with_one_question()) as process:
         run = await process.run_until_idle("Go.", agent="main")
         runtime.write_agent("main", "agent_deny: [helper]\n")
         await process.run_until_idle("More.", session=await process.store.find(run.transcript_path))
