@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gates import make_gated_tool
+from mail_tool import make_mail_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
 from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
@@ -15,8 +19,7 @@ from retinue.errors import NotFound, Refused
 from retinue.interfaces import Tool, Transaction
 from retinue.runtime import run_control
 from retinue.runtime.run_creation import claim_run
-from retinue.testing.scripted_provider import text_reply, tool_call_reply
-from retinue.tools.define import tool
+from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 
 sent: list[str] = []
 
@@ -26,19 +29,23 @@ def clear_sent() -> None:
     sent.clear()
 
 
-def make_mail_tool(*, hold: asyncio.Event | None = None) -> Tool:
-    @tool(name="mail")
-    async def send(to: str) -> str:
-        """Sends a mail."""
-        sent.append(to)
-        if hold is not None:
-            await hold.wait()
-        return f"sent to {to}"
-
-    return send
-
-
 MAIL_CALL = ("mail", '{"to": "ada"}')
+
+
+def open_with_mail(
+    runtime: RuntimeFixture,
+    *replies: ScriptedStep,
+    hold: asyncio.Event | None = None,
+    tools: Sequence[Tool] = (),
+    limits: Limits | None = None,
+) -> AbstractAsyncContextManager[RuntimeProcess]:
+    """Open a process with the tool `mail`, whose calls require a person's approval."""
+    return runtime.open(
+        *replies,
+        tools=[make_mail_tool(sent, hold=hold, asks=None), *tools],
+        approval_policy=ApprovalPolicy.ASK,
+        limits=limits or Limits(),
+    )
 
 
 async def approval_state(process: RuntimeProcess, asked: Approval) -> ApprovalState:
@@ -62,12 +69,7 @@ async def test_a_run_that_waits_for_approval_holds_no_slot_and_its_call_runs_onc
     runtime: RuntimeFixture,
 ):
     """Shows: A006, B053, L006."""
-    async with runtime.open(
-        tool_call_reply(MAIL_CALL),
-        text_reply("Done."),
-        tools=[make_mail_tool()],
-        approval_policy=ApprovalPolicy.ASK,
-    ) as process:
+    async with open_with_mail(runtime, tool_call_reply(MAIL_CALL), text_reply("Done.")) as process:
         run = await process.run("Write to Ada.")
         assert (run.status, run.waiting_for, sent) == (Status.WAITING, WaitReason.APPROVAL, [])
         (approval,) = await process.pending_approvals()
@@ -86,14 +88,9 @@ async def test_a_run_that_waits_for_approval_holds_no_slot_and_its_call_runs_onc
 
 async def test_a_denied_approval_is_a_tool_result_and_the_call_does_not_run(runtime: RuntimeFixture):
     """Shows: A007."""
-    async with runtime.open(
-        tool_call_reply(MAIL_CALL),
-        text_reply("I may not."),
-        tools=[make_mail_tool()],
-        approval_policy=ApprovalPolicy.ASK,
-    ) as process:
+    async with open_with_mail(runtime, tool_call_reply(MAIL_CALL), text_reply("I may not.")) as process:
         run = await process.run("Write to Ada.")
-        await process.answer_approval((await process.pending_approvals())[0], Answer.DENY)
+        await process.answer_only_approval(Answer.DENY)
         assert (await process.wait(run)).status is Status.DONE
         (refusal,) = await refusals(process, run)
         assert (refusal["success"], refusal["error"], sent) == (False, "approval_denied", [])
@@ -101,14 +98,10 @@ async def test_a_denied_approval_is_a_tool_result_and_the_call_does_not_run(runt
 
 async def test_an_approval_can_be_answered_after_the_requesting_process_died(runtime: RuntimeFixture):
     """Shows: P11."""
-    async with runtime.open(
-        tool_call_reply(MAIL_CALL), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
-    ) as process:
+    async with open_with_mail(runtime, tool_call_reply(MAIL_CALL)) as process:
         run = await process.run("Write to Ada.")
-    async with runtime.open(
-        text_reply("Done."), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
-    ) as process:
-        await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
+    async with open_with_mail(runtime, text_reply("Done.")) as process:
+        await process.answer_only_approval(Answer.ALLOW)
         ended = await process.wait(run)
         assert (ended.status, ended.text, sent) == (Status.DONE, "Done.", ["ada"])
 
@@ -116,15 +109,11 @@ async def test_an_approval_can_be_answered_after_the_requesting_process_died(run
 async def test_a_used_approval_is_not_used_again_after_a_crash_during_the_call(runtime: RuntimeFixture):
     """Shows: P10, P11."""
     never = asyncio.Event()
-    async with runtime.open(
-        tool_call_reply(MAIL_CALL), tools=[make_mail_tool(hold=never)], approval_policy=ApprovalPolicy.ASK
-    ) as process:
+    async with open_with_mail(runtime, tool_call_reply(MAIL_CALL), hold=never) as process:
         run = await process.run("Write to Ada.")
-        await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         await wait_until(lambda: as_coroutine(bool(sent)))
-    async with runtime.open(
-        text_reply("It may have been sent."), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
-    ) as process:
+    async with open_with_mail(runtime, text_reply("It may have been sent.")) as process:
         ended = await process.resume(run)
         assert (ended.status, sent) == (Status.DONE, ["ada"])
         (result,) = await process.tool_results(run)
@@ -133,9 +122,7 @@ async def test_a_used_approval_is_not_used_again_after_a_crash_during_the_call(r
 
 async def test_calls_without_approval_run_while_others_wait_for_it(runtime: RuntimeFixture):
     calls = tool_call_reply(MAIL_CALL, ("todo", '{"items": ["x"]}'), ("mail", '{"to": "bob"}'))
-    async with runtime.open(
-        calls, text_reply("Done."), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
-    ) as process:
+    async with open_with_mail(runtime, calls, text_reply("Done.")) as process:
         run = await process.run("Write.")
         assert [each.text for each in await process.tool_results(run)] == ["1. [ ] x"]
         first, second = await process.pending_approvals()
@@ -149,32 +136,18 @@ async def test_calls_without_approval_run_while_others_wait_for_it(runtime: Runt
 
 async def test_an_approval_answered_before_the_run_is_suspended_is_not_missed(runtime: RuntimeFixture):
     gate = asyncio.Event()
-
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "ready"
-
     calls = tool_call_reply(MAIL_CALL, ("ponder", "{}"))
-    async with runtime.open(
-        calls, text_reply("Done."), tools=[make_mail_tool(), ponder], approval_policy=ApprovalPolicy.ASK
-    ) as process:
+    async with open_with_mail(runtime, calls, text_reply("Done."), tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Write.")
         await wait_until(process.pending_approvals)
-        await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         gate.set()
         assert (await process.wait(run)).status is Status.DONE
         assert sent == ["ada"]
 
 
 async def test_an_approval_is_answered_once_and_only_with_an_offered_answer(runtime: RuntimeFixture):
-    async with runtime.open(
-        tool_call_reply(MAIL_CALL),
-        text_reply("Done."),
-        tools=[make_mail_tool()],
-        approval_policy=ApprovalPolicy.ASK,
-    ) as process:
+    async with open_with_mail(runtime, tool_call_reply(MAIL_CALL), text_reply("Done.")) as process:
         run = await process.run("Write.")
         (approval,) = await process.pending_approvals()
         with pytest.raises(Refused, match="answer allow or deny"):
@@ -193,12 +166,8 @@ async def test_an_approval_is_answered_once_and_only_with_an_offered_answer(runt
 async def test_an_approval_that_expires_is_denied(runtime: RuntimeFixture):
     """Shows: T12."""
     short_limits = Limits(approval_seconds=0.01)
-    async with runtime.open(
-        tool_call_reply(MAIL_CALL),
-        text_reply("Then not."),
-        tools=[make_mail_tool()],
-        approval_policy=ApprovalPolicy.ASK,
-        limits=short_limits,
+    async with open_with_mail(
+        runtime, tool_call_reply(MAIL_CALL), text_reply("Then not."), limits=short_limits
     ) as process:
         run = await process.run("Write.")
         await wait_until(lambda: run_control.expire_approvals(process.context, is_alive=lambda _: True))
@@ -209,17 +178,12 @@ async def test_an_approval_that_expires_is_denied(runtime: RuntimeFixture):
 
 
 async def test_waiting_for_approval_extends_the_deadline(runtime: RuntimeFixture):
-    async with runtime.open(
-        tool_call_reply(MAIL_CALL),
-        text_reply("Done."),
-        tools=[make_mail_tool()],
-        approval_policy=ApprovalPolicy.ASK,
-    ) as process:
+    async with open_with_mail(runtime, tool_call_reply(MAIL_CALL), text_reply("Done.")) as process:
         run = await process.run("Write.", deadline_seconds=100)
         before = (await process.reload(run)).deadline_at
         assert before is not None
         await asyncio.sleep(0.02)
-        await process.answer_approval((await process.pending_approvals())[0], Answer.DENY)
+        await process.answer_only_approval(Answer.DENY)
         after = (await process.wait(run)).deadline_at
         assert after is not None
         assert after > before
@@ -228,15 +192,13 @@ async def test_waiting_for_approval_extends_the_deadline(runtime: RuntimeFixture
 async def test_a_session_whose_run_waits_for_approval_is_busy(runtime: RuntimeFixture):
     """Shows: C044."""
     replies = [tool_call_reply(MAIL_CALL), text_reply("First."), text_reply("Second.")]
-    async with runtime.open(
-        *replies, tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
-    ) as process:
+    async with open_with_mail(runtime, *replies) as process:
         first = await process.run("Write.")
         session = await process.store.find(first.session_id)
         second = await process.submit("And then?", session=session)
         assert second.status is Status.QUEUED
         assert await claim_run(second.id, process.context) is ClaimResult.SESSION_BUSY
-        await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
+        await process.answer_only_approval(Answer.ALLOW)
         assert [run.text for run in (await process.wait(first), await process.wait(second))] == [
             "First.",
             "Second.",
@@ -248,7 +210,10 @@ async def test_the_approval_policy_answers_without_a_person(
     runtime: RuntimeFixture, policy: ApprovalPolicy, expected: list[str]
 ):
     async with runtime.open(
-        tool_call_reply(MAIL_CALL), text_reply("Done."), tools=[make_mail_tool()], approval_policy=policy
+        tool_call_reply(MAIL_CALL),
+        text_reply("Done."),
+        tools=[make_mail_tool(sent, asks=None)],
+        approval_policy=policy,
     ) as process:
         run = await process.run("Write.")
         assert (run.status, sent) == (Status.DONE, expected)
@@ -307,7 +272,7 @@ async def test_a_scope_expansion_added_to_the_scope_is_saved_in_the_sessions_pre
     ]
     async with runtime.open(*script) as process:
         run = await process.run("Read it.")
-        await process.answer_approval((await process.pending_approvals())[0], Answer.ADD)
+        await process.answer_only_approval(Answer.ADD)
         assert (await process.wait(run)).status is Status.DONE
         assert [each.text for each in await process.tool_results(run)][1:] == ["more", "more"]
         preset = (Path(run.transcript_path).parent / "preset.md").read_text()
@@ -333,15 +298,11 @@ async def test_a_protected_path_cannot_be_requested(runtime: RuntimeFixture):
 
 async def test_an_approval_given_under_another_scope_is_requested_again(runtime: RuntimeFixture):
     """Shows: T10."""
-    async with runtime.open(
-        tool_call_reply(MAIL_CALL), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
-    ) as process:
+    async with open_with_mail(runtime, tool_call_reply(MAIL_CALL)) as process:
         run = await process.run("Write.")
         (approval,) = await process.pending_approvals()
     runtime.write_agent("general", "tool_deny: [bash]\n")
-    async with runtime.open(
-        text_reply("Done."), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
-    ) as process:
+    async with open_with_mail(runtime, text_reply("Done.")) as process:
         await process.answer_approval(approval, Answer.ALLOW)
         waiting = await process.wait(run)
         assert (waiting.status, sent) == (Status.WAITING, [])
@@ -350,12 +311,7 @@ async def test_an_approval_given_under_another_scope_is_requested_again(runtime:
 
 
 async def test_cancelling_a_run_that_waits_for_approval_makes_the_approval_void(runtime: RuntimeFixture):
-    async with runtime.open(
-        tool_call_reply(MAIL_CALL),
-        text_reply("Next."),
-        tools=[make_mail_tool()],
-        approval_policy=ApprovalPolicy.ASK,
-    ) as process:
+    async with open_with_mail(runtime, tool_call_reply(MAIL_CALL), text_reply("Next.")) as process:
         run = await process.run("Write.")
         (approval,) = await process.pending_approvals()
         assert (await process.cancel(run)).status is Status.CANCELLED
