@@ -1,5 +1,6 @@
 """Ledgers and session stores that call the test before each access, to fail, wait or record it."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -15,25 +16,46 @@ async def do_nothing() -> None:
     pass
 
 
+def hang_after_setting(reached: asyncio.Event) -> Callable[[], Awaitable[None]]:
+    """Make a function that sets the event and never returns, as if the process died there."""
+
+    async def hang() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    return hang
+
+
 class InterceptedLedger:
-    """A ledger that awaits a function of the test before each write or read."""
+    """A ledger that awaits functions of the test before each read, and before and after each write.
+
+    If `steps_of` names a function, only the writes of the steps that it defines are intercepted.
+    """
 
     def __init__(
         self,
         ledger: Ledger,
         *,
         before_write: Callable[[], Awaitable[None]] = do_nothing,
+        after_write: Callable[[], Awaitable[None]] = do_nothing,
         before_read: Callable[[], Awaitable[None]] = do_nothing,
+        steps_of: str = "",
     ) -> None:
         self._ledger = ledger
         self._before_write = before_write
+        self._after_write = after_write
         self._before_read = before_read
+        self._steps_of = steps_of
 
     async def write(
         self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
     ) -> T:
+        if not step.__qualname__.startswith(self._steps_of):
+            return await self._ledger.write(step, on_commit)
         await self._before_write()
-        return await self._ledger.write(step, on_commit)
+        value = await self._ledger.write(step, on_commit)
+        await self._after_write()
+        return value
 
     async def read(self, step: Callable[[Transaction], T]) -> T:
         await self._before_read()

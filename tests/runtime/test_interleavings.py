@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 from gates import PONDER_CALL, make_gated_tool
+from intercepted_io import InterceptedLedger, hang_after_setting
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 
@@ -23,8 +23,6 @@ from retinue.interfaces import Transaction
 from retinue.runtime import run_control
 from retinue.testing.scripted_provider import FakeProvider, RecordedRequest, text_reply, tool_call_reply
 from retinue.worker.clock import system_clock
-
-T = TypeVar("T")
 
 HELPER = json.dumps({"preset": "main", "description": "look", "prompt": "Look."})
 INTERLEAVE = Path(__file__).resolve().parents[1] / "interleave"
@@ -142,23 +140,16 @@ async def test_a_run_cancelled_by_another_process_ends_instead_of_waiting_for_it
     ) as process:
         ledger = process.context.ledger
 
-        def request_cancel(tx: Transaction) -> None:
-            run = tx.find_runs(status=[Status.RUNNING], top_only=True)[0]
-            tx.update_run(replace(run, reason=Reason.USER_CANCEL))
+        async def request_cancel() -> None:
+            def step(tx: Transaction) -> None:
+                run = tx.find_runs(status=[Status.RUNNING], top_only=True)[0]
+                tx.update_run(replace(run, reason=Reason.USER_CANCEL))
 
-        class CancellingLedger:
-            """A ledger that requests the cancel just before the run is suspended."""
+            await ledger.write(step)
 
-            read = ledger.read
-
-            async def write(
-                self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
-            ) -> T:
-                if step.__qualname__.startswith("suspend_in_tool_call."):
-                    await ledger.write(request_cancel)
-                return await ledger.write(step, on_commit)
-
-        process.replace_parts(ledger=CancellingLedger())
+        process.replace_parts(
+            ledger=InterceptedLedger(ledger, before_write=request_cancel, steps_of="suspend_in_tool_call.")
+        )
         run = await process.submit("Go.", agent="main")
         found = await process.wait_until_idle()
         assert (await process.reload(run)).status is Status.CANCELLED
@@ -174,21 +165,11 @@ async def test_a_result_taken_before_a_crash_is_announced_if_its_call_was_closed
     crashed = asyncio.Event()
     main = [tool_call_reply(("PersistentAgent", HELPER))]
     async with runtime.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as process:
-        ledger = process.context.ledger
-
-        class CrashingLedger:
-            read = ledger.read
-
-            async def write(
-                self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
-            ) -> T:
-                value = await ledger.write(step, on_commit)
-                if step.__qualname__.startswith("take_child_result."):
-                    crashed.set()
-                    await asyncio.Event().wait()
-                return value
-
-        process.replace_parts(ledger=CrashingLedger())
+        process.replace_parts(
+            ledger=InterceptedLedger(
+                process.context.ledger, after_write=hang_after_setting(crashed), steps_of="take_child_result."
+            )
+        )
         run = await process.submit("Go.", agent="main")
         await crashed.wait()
     async with runtime.open(text_reply("Soon."), text_reply("Received.")) as process:
@@ -213,20 +194,11 @@ async def test_a_notice_in_the_file_of_a_run_cancelled_after_a_crash_counts_as_d
         text_reply("Received."),
     ]
     async with runtime.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as process:
-        ledger = process.context.ledger
-
-        class CrashingLedger:
-            read = ledger.read
-
-            async def write(
-                self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
-            ) -> T:
-                if step.__qualname__.startswith("mark_delivered."):
-                    crashed.set()
-                    await asyncio.Event().wait()
-                return await ledger.write(step, on_commit)
-
-        process.replace_parts(ledger=CrashingLedger())
+        process.replace_parts(
+            ledger=InterceptedLedger(
+                process.context.ledger, before_write=hang_after_setting(crashed), steps_of="mark_delivered."
+            )
+        )
         run = await process.submit("Go.", agent="main")
         await crashed.wait()
     async with runtime.open() as process:

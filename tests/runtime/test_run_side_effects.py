@@ -2,27 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from gates import PONDER_CALL, make_gated_tool
+from intercepted_io import InterceptedLedger, hang_after_setting
+from mail_tool import make_mail_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.run import Run, Status
 from retinue.domain.side_effect import SideEffect, SideEffectState
-from retinue.interfaces import Call, Tool, Transaction
+from retinue.interfaces import Call, Transaction
 from retinue.runtime.recovery import INTERRUPTED_RESULT
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
-
-T = TypeVar("T")
-
-
-class LedgerWrite(Protocol):
-    async def __call__(
-        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
-    ) -> T: ...
 
 
 async def find_side_effects(process: RuntimeProcess, run: Run) -> list[SideEffect]:
@@ -30,18 +22,6 @@ async def find_side_effects(process: RuntimeProcess, run: Run) -> list[SideEffec
         return tx.find_side_effects(run.id)
 
     return await process.context.ledger.read(step)
-
-
-def make_mail_tool(sent: list[str], hold: asyncio.Event | None = None) -> Tool:
-    @tool(name="mail", asks="never")
-    async def mail(to: str) -> str:
-        """Sends a mail."""
-        sent.append(to)
-        if hold is not None:
-            await hold.wait()
-        return f"sent to {to}"
-
-    return mail
 
 
 MAIL_CALL = ("mail", '{"to": "ann"}')
@@ -90,7 +70,7 @@ async def test_a_side_effect_interrupted_by_a_crash_is_reported_as_unknown_and_n
     """Shows: P10, P12."""
     sent: list[str] = []
     async with runtime.open(
-        tool_call_reply(MAIL_CALL), tools=[make_mail_tool(sent, asyncio.Event())]
+        tool_call_reply(MAIL_CALL), tools=[make_mail_tool(sent, hold=asyncio.Event())]
     ) as process:
         run = await process.submit("Go.")
         await process.wait_for_event("tool.started")
@@ -109,20 +89,14 @@ async def test_a_side_effect_that_never_started_runs_when_the_run_is_resumed(run
     """Shows: P10, P11."""
     sent: list[str] = []
     async with runtime.open(tool_call_reply(MAIL_CALL), tools=[make_mail_tool(sent)]) as process:
-        write, reached = process.context.ledger.write, asyncio.Event()
-
-        async def hang_on_record_start(
-            step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
-        ) -> T:
-            if "record_start" in getattr(step, "__qualname__", ""):
-                reached.set()
-                await asyncio.Event().wait()
-            return await write(step, on_commit)
-
-        process.context.ledger.write = hang_on_record_start
+        reached = asyncio.Event()
+        process.replace_parts(
+            ledger=InterceptedLedger(
+                process.context.ledger, before_write=hang_after_setting(reached), steps_of="record_start."
+            )
+        )
         run = await process.submit("Go.")
         await asyncio.wait_for(reached.wait(), 20)
-    del runtime.ledger.write
     assert sent == []
     async with runtime.open(text_reply("Done."), tools=[make_mail_tool(sent)]) as process:
         run = await process.resume(run)
@@ -136,21 +110,13 @@ async def test_a_side_effect_that_ended_before_the_crash_keeps_its_result(runtim
     sent: list[str] = []
     async with runtime.open(tool_call_reply(MAIL_CALL), tools=[make_mail_tool(sent)]) as process:
         ended = asyncio.Event()
-        write = process.context.ledger.write
-
-        async def hang_after_record_end(
-            step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
-        ) -> T:
-            result = await write(step, on_commit)
-            if "record_end" in getattr(step, "__qualname__", "") and "side_effects" in step.__module__:
-                ended.set()
-                await asyncio.Event().wait()
-            return result
-
-        process.context.ledger.write = hang_after_record_end
+        process.replace_parts(
+            ledger=InterceptedLedger(
+                process.context.ledger, after_write=hang_after_setting(ended), steps_of="record_end."
+            )
+        )
         run = await process.submit("Go.")
         await asyncio.wait_for(ended.wait(), 20)
-    del runtime.ledger.write
     async with runtime.open(text_reply("Done."), tools=[make_mail_tool(sent)]) as process:
         run = await process.resume(run)
         (result,) = await process.tool_results(run)
@@ -167,24 +133,13 @@ async def test_an_interrupted_edit_is_applied_once_whether_or_not_the_file_was_w
         edit_call = ("edit", json.dumps({"path": "a.txt", "old": "old", "new": "old old"}))
         async with runtime.open(tool_call_reply(edit_call)) as process:
             recorded = asyncio.Event()
-            write = process.context.ledger.write
-
-            async def hang_after_record_note(
-                step: Callable[[Transaction], T],
-                on_commit: Callable[[T], None] | None = None,
-                write: LedgerWrite = write,
-                recorded: asyncio.Event = recorded,
-            ) -> T:
-                result = await write(step, on_commit)
-                if "record_note" in getattr(step, "__qualname__", ""):
-                    recorded.set()
-                    await asyncio.Event().wait()
-                return result
-
-            process.context.ledger.write = hang_after_record_note
+            process.replace_parts(
+                ledger=InterceptedLedger(
+                    process.context.ledger, after_write=hang_after_setting(recorded), steps_of="record_note."
+                )
+            )
             run = await process.submit("Go.")
             await asyncio.wait_for(recorded.wait(), 20)
-        del runtime.ledger.write
         if was_written:
             path.write_text("old old\n")
         async with runtime.open(text_reply("Done.")) as process:
