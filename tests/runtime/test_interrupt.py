@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from gates import PONDER_CALL, make_gated_tool
@@ -10,21 +12,43 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
 from retinue.domain.approval import ApprovalPolicy, ApprovalState
 from retinue.domain.limits import Limits
+from retinue.domain.model_turn import ModelReply
 from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.transcript import Message, Notice, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import ModelFailed, Refused
-from retinue.interfaces import Transaction
+from retinue.interfaces import Tool, Transaction
 from retinue.runtime import model_turn, run_control
 from retinue.runtime.agent_loop import INTERRUPTED_NOTE
 from retinue.runtime.interrupts import interrupt_run
-from retinue.testing.scripted_provider import text_reply, tool_call_reply
+from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 ENDED = (Status.CANCELLED, Reason.INTERRUPTED)
 
 
-def delegate_call(preset: str, prompt: str) -> tuple[str, str]:
-    return "PersistentAgent", json.dumps({"preset": preset, "description": "look", "prompt": prompt})
+def delegate_to_helper(*prompts: str) -> ModelReply:
+    """Make a reply that starts one helper for each prompt."""
+    calls = [json.dumps({"preset": "helper", "description": "look", "prompt": prompt}) for prompt in prompts]
+    return tool_call_reply(*(("PersistentAgent", call) for call in calls))
+
+
+@asynccontextmanager
+async def open_with_waiting_run(
+    runtime: RuntimeFixture, by_agent: Mapping[str, Sequence[ScriptedStep]], *tools: Tool
+) -> AsyncGenerator[tuple[RuntimeProcess, Run]]:
+    """Open a process whose run "Go." waits for the children that it has started."""
+    runtime.write_agent("helper")
+    async with runtime.open(by_agent=by_agent, tools=tools) as process:
+        run = await process.submit("Go.")
+        await process.wait_until_waiting(run, WaitReason.CHILD)
+        yield process, run
+
+
+async def start_talking(process: RuntimeProcess) -> Run:
+    """Create a run and wait until its model is in the middle of a reply."""
+    run = await process.submit("Talk.")
+    await process.wait_for_event("text.delta")
+    return run
 
 
 async def interrupt_and_wait(process: RuntimeProcess, run: Run) -> Run:
@@ -49,8 +73,7 @@ async def test_an_interrupt_aborts_the_streaming_reply_and_the_run_ends_with_a_s
     async with runtime.open(
         text_reply("Half of this is saved."), text_reply("In short: half."), hold=True
     ) as process:
-        run = await process.submit("Talk.")
-        await process.wait_for_event("text.delta")
+        run = await start_talking(process)
         process.provider.hold_until = None
         ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason) == ENDED
@@ -69,8 +92,7 @@ async def test_an_interrupt_from_the_same_process_takes_effect_at_once(runtime: 
     async with runtime.open(
         text_reply("Half of this is saved."), text_reply("In short: half."), hold=True
     ) as process:
-        run = await process.submit("Talk.")
-        await process.wait_for_event("text.delta")
+        run = await start_talking(process)
         await interrupt_run(run.id, process.context)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -107,16 +129,14 @@ async def test_a_run_whose_summary_fails_or_times_out_ends_with_the_text_so_far(
     """Shows: B023."""
     failed = ModelFailed("the server is gone", reason="unreachable")
     async with runtime.open(text_reply("Half of this is saved."), failed, hold=True) as process:
-        run = await process.submit("Talk.")
-        await process.wait_for_event("text.delta")
+        run = await start_talking(process)
         ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Half of thi")
     monkeypatch.setattr(model_turn, "SUMMARY_SECONDS", 0.05)
     async with runtime.open(
         text_reply("Half of this is saved."), text_reply("Never all of it."), hold=True
     ) as process:
-        run = await process.submit("Talk.")
-        await process.wait_for_event("text.delta")
+        run = await start_talking(process)
         ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Never al")
 
@@ -125,19 +145,16 @@ async def test_children_of_an_interrupted_run_summarise_first_and_it_receives_th
     runtime: RuntimeFixture,
 ):
     """Shows: L009."""
-    runtime.write_agent("helper")
     gate = asyncio.Event()
     by_agent = {
         "Go.": [
-            tool_call_reply(delegate_call("helper", "One."), delegate_call("helper", "Two.")),
+            delegate_to_helper("One.", "Two."),
             text_reply("Both were stopped."),
         ],
         "One.": [PONDER_CALL, text_reply("One was pondering.")],
         "Two.": [PONDER_CALL, text_reply("Two was pondering.")],
     }
-    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.")
-        await process.wait_until_waiting(run, WaitReason.CHILD)
+    async with open_with_waiting_run(runtime, by_agent, make_gated_tool(gate)) as (process, run):
         await interrupt_run(run.id, process.context)
         await wait_until_notified(process, *(await process.all_runs())[1:])
         gate.set()
@@ -161,7 +178,7 @@ async def test_an_interrupt_while_the_run_is_being_suspended_reaches_its_childre
     for steps in range(0, 60, 6):
         gate = asyncio.Event()
         by_agent = {
-            "Go.": [tool_call_reply(delegate_call("helper", "One.")), text_reply("It was stopped.")],
+            "Go.": [delegate_to_helper("One."), text_reply("It was stopped.")],
             "One.": [PONDER_CALL, text_reply("I was pondering.")],
         }
         async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
@@ -225,8 +242,7 @@ async def test_an_interrupt_from_another_process_reaches_the_process_that_execut
 ):
     """Shows: L009."""
     async with runtime.open(text_reply("Half of this is saved."), text_reply("In short."), hold=True) as here:
-        run = await here.submit("Talk.")
-        await here.wait_for_event("text.delta")
+        run = await start_talking(here)
         here.provider.hold_until = None
         async with runtime.open(text_reply("never")) as there:
             await interrupt_run(run.id, there.context)
@@ -237,8 +253,7 @@ async def test_an_interrupt_from_another_process_reaches_the_process_that_execut
 
 async def test_a_run_whose_process_died_summarises_in_the_process_that_interrupts_it(runtime: RuntimeFixture):
     async with runtime.open(text_reply("Half of this is saved."), hold=True) as process:
-        run = await process.submit("Talk.")
-        await process.wait_for_event("text.delta")
+        run = await start_talking(process)
     async with runtime.open(text_reply("I had hardly begun."), text_reply("never")) as process:
         ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had hardly begun.")
@@ -251,8 +266,7 @@ async def test_a_run_whose_process_dies_during_its_summary_summarises_once_when_
     async with runtime.open(
         text_reply("Half of this is saved."), text_reply("Never whole."), hold=True
     ) as process:
-        run = await process.submit("Talk.")
-        await process.wait_for_event("text.delta")
+        run = await start_talking(process)
         await interrupt_run(run.id, process.context)
 
         async def summary_requested() -> bool:
@@ -284,9 +298,7 @@ async def test_an_interrupted_run_that_waits_for_workers_summarises_after_all_of
         ],
         "Look.": [*[PONDER_CALL] * 2, *[text_reply("I was looking.")] * 2],
     }
-    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.")
-        await process.wait_until_waiting(run, WaitReason.CHILD)
+    async with open_with_waiting_run(runtime, by_agent, make_gated_tool(gate)) as (process, run):
         await interrupt_run(run.id, process.context)
         await wait_until_notified(process, *(await process.all_runs())[1:])
         assert (await process.reload(run)).status is Status.WAITING
@@ -321,8 +333,7 @@ async def test_a_cancel_ends_an_interrupted_run_at_once_and_an_interrupt_does_no
     async with runtime.open(
         text_reply("Half of this is saved."), text_reply("Never whole."), hold=True
     ) as process:
-        run = await process.submit("Talk.")
-        await process.wait_for_event("text.delta")
+        run = await start_talking(process)
         await interrupt_run(run.id, process.context)
         ended = await process.cancel(run)
         assert (ended.status, ended.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
@@ -332,19 +343,16 @@ async def test_a_cancel_ends_an_interrupted_run_at_once_and_an_interrupt_does_no
 
 async def test_cancelling_one_of_two_children_leaves_the_other_running(runtime: RuntimeFixture):
     """Shows: L009."""
-    runtime.write_agent("helper")
     gate = asyncio.Event()
     by_agent = {
         "Go.": [
-            tool_call_reply(delegate_call("helper", "One."), delegate_call("helper", "Two.")),
+            delegate_to_helper("One.", "Two."),
             text_reply("One of two."),
         ],
         "One.": [PONDER_CALL, text_reply("never")],
         "Two.": [PONDER_CALL, text_reply("Two is done.")],
     }
-    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.")
-        await process.wait_until_waiting(run, WaitReason.CHILD)
+    async with open_with_waiting_run(runtime, by_agent, make_gated_tool(gate)) as (process, run):
         _, one, two = await process.all_runs()
         one, two = (one, two) if one.request.task == "One." else (two, one)
         await process.cancel(one)
@@ -358,19 +366,16 @@ async def test_cancelling_one_of_two_children_leaves_the_other_running(runtime: 
 
 async def test_detaching_a_child_continues_its_parent_and_announces_the_result_later(runtime: RuntimeFixture):
     """Shows: L011."""
-    runtime.write_agent("helper")
     gate = asyncio.Event()
     by_agent = {
         "Go.": [
-            tool_call_reply(delegate_call("helper", "One.")),
+            delegate_to_helper("One."),
             text_reply("It goes on without me."),
             text_reply("Now I know."),
         ],
         "One.": [PONDER_CALL, text_reply("It is so.")],
     }
-    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
-        run = await process.submit("Go.")
-        await process.wait_until_waiting(run, WaitReason.CHILD)
+    async with open_with_waiting_run(runtime, by_agent, make_gated_tool(gate)) as (process, run):
         _, child = await process.all_runs()
         await run_control.detach_run(child.id, process.context)
 
@@ -394,7 +399,6 @@ async def test_detaching_one_of_several_children_still_waits_for_the_others(
     runtime: RuntimeFixture,
 ):
     """Shows: L011."""
-    runtime.write_agent("helper")
     slow, quick = asyncio.Event(), asyncio.Event()
 
     @tool(effect="read")
@@ -405,16 +409,14 @@ async def test_detaching_one_of_several_children_still_waits_for_the_others(
 
     by_agent = {
         "Go.": [
-            tool_call_reply(delegate_call("helper", "One."), delegate_call("helper", "Two.")),
+            delegate_to_helper("One.", "Two."),
             text_reply("Two is here."),
             text_reply("Both."),
         ],
         "One.": [PONDER_CALL, text_reply("One is so.")],
         "Two.": [tool_call_reply(("wonder", "{}")), text_reply("Two is well.")],
     }
-    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(slow), wonder]) as process:
-        run = await process.submit("Go.")
-        await process.wait_until_waiting(run, WaitReason.CHILD)
+    async with open_with_waiting_run(runtime, by_agent, make_gated_tool(slow), wonder) as (process, run):
         one = next(each for each in await process.all_runs() if each.request.task == "One.")
         await run_control.detach_run(one.id, process.context)
 
