@@ -5,6 +5,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from runtime_fixture import RuntimeProcess
+
+from retinue.domain.run import Run
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry
 from retinue.interfaces import Conversation, Ledger, SessionStore, Transaction
@@ -14,16 +17,6 @@ T = TypeVar("T")
 
 async def do_nothing() -> None:
     pass
-
-
-def hang_after_setting(reached: asyncio.Event) -> Callable[[], Awaitable[None]]:
-    """Make a function that sets the event and never returns, as if the process died there."""
-
-    async def hang() -> None:
-        reached.set()
-        await asyncio.Event().wait()
-
-    return hang
 
 
 class InterceptedLedger:
@@ -60,6 +53,32 @@ class InterceptedLedger:
     async def read(self, step: Callable[[Transaction], T]) -> T:
         await self._before_read()
         return await self._ledger.read(step)
+
+
+async def run_until_ledger_write(
+    process: RuntimeProcess, function: str, *, is_committed: bool, agent: str = "general"
+) -> Run:
+    """Create a run and return it when it hangs at a write of this function, as if the process died there.
+
+    It hangs after the commit of the write if `is_committed` is true, and before the write otherwise.
+    """
+    reached = asyncio.Event()
+
+    async def hang() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    process.replace_parts(
+        ledger=InterceptedLedger(
+            process.context.ledger,
+            before_write=do_nothing if is_committed else hang,
+            after_write=hang if is_committed else do_nothing,
+            steps_of=f"{function}.",
+        )
+    )
+    run = await process.submit("Go.", agent=agent)
+    await asyncio.wait_for(reached.wait(), 20)
+    return run
 
 
 class InterceptedStore:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gates import PONDER_CALL, make_gated_tool
-from intercepted_io import InterceptedLedger, hang_after_setting
+from intercepted_io import InterceptedLedger, run_until_ledger_write
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 
@@ -162,16 +162,9 @@ async def test_a_result_taken_before_a_crash_is_announced_if_its_call_was_closed
 ):
     """The result is marked as taken in the ledger but not in the file yet; then a person's message comes first."""
     runtime.write_agent("main")
-    crashed = asyncio.Event()
     main = [tool_call_reply(("PersistentAgent", HELPER))]
     async with runtime.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as process:
-        process.replace_parts(
-            ledger=InterceptedLedger(
-                process.context.ledger, after_write=hang_after_setting(crashed), steps_of="take_child_result."
-            )
-        )
-        run = await process.submit("Go.", agent="main")
-        await crashed.wait()
+        run = await run_until_ledger_write(process, "take_child_result", is_committed=True, agent="main")
     async with runtime.open(text_reply("Soon."), text_reply("Received.")) as process:
         await process.run("And now?", session=await process.store.find(run.session_id))
         assert [each.ok for each in await process.tool_results(run)] == [False]
@@ -187,20 +180,13 @@ async def test_a_notice_in_the_file_of_a_run_cancelled_after_a_crash_counts_as_d
 ):
     """The process dies between writing the notice to the file and marking it as delivered in the ledger."""
     runtime.write_agent("main")
-    crashed = asyncio.Event()
     main = [
         tool_call_reply(("sessions_spawn", json.dumps({"task": "Look."}))),
         text_reply("Sent."),
         text_reply("Received."),
     ]
     async with runtime.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as process:
-        process.replace_parts(
-            ledger=InterceptedLedger(
-                process.context.ledger, before_write=hang_after_setting(crashed), steps_of="mark_delivered."
-            )
-        )
-        run = await process.submit("Go.", agent="main")
-        await crashed.wait()
+        run = await run_until_ledger_write(process, "mark_delivered", is_committed=False, agent="main")
     async with runtime.open() as process:
         await run_control.cancel_run(run.id, process.context, is_alive=lambda _: False)
         assert [each.state for each in await process.deliveries()] == [DeliveryState.DELIVERED]

@@ -147,10 +147,7 @@ async def test_children_of_an_interrupted_run_summarise_first_and_it_receives_th
     """Shows: L009."""
     gate = asyncio.Event()
     by_agent = {
-        "Go.": [
-            delegate_to_helper("One.", "Two."),
-            text_reply("Both were stopped."),
-        ],
+        "Go.": [delegate_to_helper("One.", "Two."), text_reply("Both were stopped.")],
         "One.": [PONDER_CALL, text_reply("One was pondering.")],
         "Two.": [PONDER_CALL, text_reply("Two was pondering.")],
     }
@@ -345,10 +342,7 @@ async def test_cancelling_one_of_two_children_leaves_the_other_running(runtime: 
     """Shows: L009."""
     gate = asyncio.Event()
     by_agent = {
-        "Go.": [
-            delegate_to_helper("One.", "Two."),
-            text_reply("One of two."),
-        ],
+        "Go.": [delegate_to_helper("One.", "Two."), text_reply("One of two.")],
         "One.": [PONDER_CALL, text_reply("never")],
         "Two.": [PONDER_CALL, text_reply("Two is done.")],
     }

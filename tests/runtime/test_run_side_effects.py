@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from gates import PONDER_CALL, make_gated_tool
-from intercepted_io import InterceptedLedger, hang_after_setting
+from intercepted_io import run_until_ledger_write
 from mail_tool import make_mail_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
@@ -89,14 +89,7 @@ async def test_a_side_effect_that_never_started_runs_when_the_run_is_resumed(run
     """Shows: P10, P11."""
     sent: list[str] = []
     async with runtime.open(tool_call_reply(MAIL_CALL), tools=[make_mail_tool(sent)]) as process:
-        reached = asyncio.Event()
-        process.replace_parts(
-            ledger=InterceptedLedger(
-                process.context.ledger, before_write=hang_after_setting(reached), steps_of="record_start."
-            )
-        )
-        run = await process.submit("Go.")
-        await asyncio.wait_for(reached.wait(), 20)
+        run = await run_until_ledger_write(process, "record_start", is_committed=False)
     assert sent == []
     async with runtime.open(text_reply("Done."), tools=[make_mail_tool(sent)]) as process:
         run = await process.resume(run)
@@ -109,14 +102,7 @@ async def test_a_side_effect_that_ended_before_the_crash_keeps_its_result(runtim
     """Shows: P10."""
     sent: list[str] = []
     async with runtime.open(tool_call_reply(MAIL_CALL), tools=[make_mail_tool(sent)]) as process:
-        ended = asyncio.Event()
-        process.replace_parts(
-            ledger=InterceptedLedger(
-                process.context.ledger, after_write=hang_after_setting(ended), steps_of="record_end."
-            )
-        )
-        run = await process.submit("Go.")
-        await asyncio.wait_for(ended.wait(), 20)
+        run = await run_until_ledger_write(process, "record_end", is_committed=True)
     async with runtime.open(text_reply("Done."), tools=[make_mail_tool(sent)]) as process:
         run = await process.resume(run)
         (result,) = await process.tool_results(run)
@@ -132,14 +118,7 @@ async def test_an_interrupted_edit_is_applied_once_whether_or_not_the_file_was_w
         path.write_text("old\n")
         edit_call = ("edit", json.dumps({"path": "a.txt", "old": "old", "new": "old old"}))
         async with runtime.open(tool_call_reply(edit_call)) as process:
-            recorded = asyncio.Event()
-            process.replace_parts(
-                ledger=InterceptedLedger(
-                    process.context.ledger, after_write=hang_after_setting(recorded), steps_of="record_note."
-                )
-            )
-            run = await process.submit("Go.")
-            await asyncio.wait_for(recorded.wait(), 20)
+            run = await run_until_ledger_write(process, "record_note", is_committed=True)
         if was_written:
             path.write_text("old old\n")
         async with runtime.open(text_reply("Done.")) as process:
