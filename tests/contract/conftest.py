@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from model_providers import PROVIDER_FACTORIES
 from new_session import new_session
 from strict_sandbox import RunInSandbox, SandboxResult
 
@@ -75,6 +76,12 @@ def _run_in_sandbox(
     return SandboxResult(
         exit_code=process.returncode, output=output.decode(errors="replace"), notes=sandboxed.clean_up()
     )
+
+
+@pytest.fixture(params=PROVIDER_FACTORIES)
+def provider(request: pytest.FixtureRequest) -> str:
+    """The name of an HTTP provider; a test with this fixture runs for each."""
+    return request.param
 
 
 @pytest.fixture

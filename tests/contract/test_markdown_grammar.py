@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from entry_strategies import build_entries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from retinue.domain.run import Usage
 from retinue.domain.session import Session
-from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
+from retinue.domain.transcript import Entry, Message
 from retinue.domain.workspace import Workspace
 from retinue.errors import Unreadable
 from retinue.sessions.markdown.fast_parser import FAST_PARSERS, compile_fast_parser
@@ -42,7 +43,7 @@ bodies = st.sampled_from(
 counts = st.sampled_from([0, 1, 12, 10**18 - 1])
 usages = st.builds(Usage, input=counts, output=counts, cached=counts)
 thoughts = st.sampled_from([(), ("{}",)])
-random_entries: st.SearchStrategy[Entry] = st.one_of(
+random_entries = build_entries(
     st.builds(
         Message,
         id=ids,
@@ -57,19 +58,11 @@ random_entries: st.SearchStrategy[Entry] = st.one_of(
         tool_call_count=counts,
         thoughts=thoughts,
     ),
-    st.builds(
-        ToolCall, id=ids, tool=ids, args=bodies, at=short_texts, run=short_texts, parse_error=short_texts
-    ),
-    st.builds(
-        ToolResult,
-        call_id=ids,
-        text=bodies,
-        ok=st.booleans(),
-        duration_ms=counts,
-        at=short_texts,
-        run=short_texts,
-    ),
-    st.builds(Notice, id=ids, topic=short_texts, text=bodies, at=short_texts, run=short_texts),
+    ids=ids,
+    bodies=bodies,
+    short_texts=short_texts,
+    parse_errors=short_texts,
+    counts=counts,
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from entry_strategies import build_entries
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -50,33 +51,29 @@ bodies = st.lists(st.one_of(st.sampled_from(TRICKY_TEXTS), short_texts), max_siz
 ids = st.text(characters, min_size=1, max_size=12)
 counts = st.integers(0, 10**12)
 
-random_entries: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(
-        Message, id=ids, role=st.just("user"), text=bodies, at=short_texts, origin=bodies, run=short_texts
+random_entries = build_entries(
+    st.one_of(
+        st.builds(
+            Message, id=ids, role=st.just("user"), text=bodies, at=short_texts, origin=bodies, run=short_texts
+        ),
+        st.builds(
+            Message,
+            id=ids,
+            role=st.just("agent"),
+            text=bodies,
+            at=short_texts,
+            run=short_texts,
+            model=bodies,
+            usage=st.builds(Usage, input=counts, output=counts, cached=counts),
+            stop_reason=short_texts,
+            tool_call_count=counts,
+        ),
     ),
-    st.builds(
-        Message,
-        id=ids,
-        role=st.just("agent"),
-        text=bodies,
-        at=short_texts,
-        run=short_texts,
-        model=bodies,
-        usage=st.builds(Usage, input=counts, output=counts, cached=counts),
-        stop_reason=short_texts,
-        tool_call_count=counts,
-    ),
-    st.builds(ToolCall, id=ids, tool=ids, args=bodies, at=short_texts, run=short_texts, parse_error=bodies),
-    st.builds(
-        ToolResult,
-        call_id=ids,
-        text=bodies,
-        ok=st.booleans(),
-        duration_ms=counts,
-        at=short_texts,
-        run=short_texts,
-    ),
-    st.builds(Notice, id=ids, topic=short_texts, text=bodies, at=short_texts, run=short_texts),
+    ids=ids,
+    bodies=bodies,
+    short_texts=short_texts,
+    parse_errors=bodies,
+    counts=counts,
 )
 
 

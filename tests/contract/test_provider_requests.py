@@ -1,6 +1,6 @@
 """What the HTTP providers send: exact settings, messages the API accepts, and a stable prefix."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_providers import API_KEY, PROVIDER_FACTORIES
 from model_request import make_model_request
 from msgspec.structs import replace
 
@@ -23,21 +24,11 @@ from retinue.providers.request_encoding import encode_request
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, raw_stream, text_reply
 
-KEY = "sk-test-0123456789abcdef"
-FACTORIES: dict[str, Callable[[str], Provider]] = {
-    "openai": lambda url: OpenAIChatProvider(url, KEY),
-    "anthropic": lambda url: AnthropicProvider(url, lambda: KEY),
-}
 READ = ToolSpec(
     name="read",
     description="Reads a file.",
     schema={"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 )
-
-
-@pytest.fixture(params=FACTORIES)
-def provider(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @dataclass(slots=True)
@@ -69,7 +60,7 @@ async def start_harness(
     provider: str, response: FakeResponse | None = None
 ) -> AsyncGenerator[ProviderHarness]:
     async with FakeModelServer(lambda _: response or text_reply("ok")) as server:
-        client = FACTORIES[provider](server.url)
+        client = PROVIDER_FACTORIES[provider](server.url)
         try:
             yield ProviderHarness(server=server, client=client, provider=provider)
         finally:
@@ -165,10 +156,10 @@ def test_max_completion_tokens_is_sent_only_to_openai_itself():
 async def test_the_key_and_the_api_version_are_sent_as_headers():
     async with start_harness("openai") as harness:
         headers = (await harness.send([user("hi")])).headers
-        assert headers["authorization"] == f"Bearer {KEY}"
+        assert headers["authorization"] == f"Bearer {API_KEY}"
     async with start_harness("anthropic") as harness:
         headers = (await harness.send([user("hi")])).headers
-        assert (headers["x-api-key"], headers["anthropic-version"]) == (KEY, "2023-06-01")
+        assert (headers["x-api-key"], headers["anthropic-version"]) == (API_KEY, "2023-06-01")
         assert "authorization" not in headers
 
 

@@ -85,7 +85,6 @@ def test_events_without_data_are_skipped(blank: bytes, size: int):
     assert parsed_events + parser.finish() == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("provider", FACTORIES)
 async def test_empty_events_between_pieces_of_a_reply_are_skipped(provider: str):
     stream_events = {"openai": openai_events, "anthropic": anthropic_events}[provider](
         text_reply("hello"), "m"
@@ -307,7 +306,6 @@ async def test_an_invalid_or_error_event_fails_an_anthropic_reply(body: bytes, r
     assert error_info.value.reason == reason
 
 
-@pytest.mark.parametrize("provider", FACTORIES)
 @pytest.mark.parametrize("message", ["", " \n", "\x00", None])
 async def test_an_error_without_a_message_is_still_reported(provider: str, message: str | None):
     with pytest.raises(ModelFailed, match=r"^the model's server failed: no reason given$"):
@@ -366,7 +364,6 @@ FINISHED_STREAMS = {
 }
 
 
-@pytest.mark.parametrize("provider", FACTORIES)
 @pytest.mark.parametrize("size", [0, 40], ids=["together", "apart"])
 @pytest.mark.parametrize(
     "junk",
@@ -401,7 +398,6 @@ async def test_invalid_token_counts_are_ignored(usage: object):
     assert (await request_reply("anthropic", response)).stop_reason is StopReason.END
 
 
-@pytest.mark.parametrize("provider", FACTORIES)
 @pytest.mark.parametrize("body", [b"{}", b'{"type": "completion"}', b"no json", b"[]"])
 async def test_a_json_document_without_a_reply_is_an_error(provider: str, body: bytes):
     """Shows: M18."""
@@ -410,7 +406,6 @@ async def test_a_json_document_without_a_reply_is_an_error(provider: str, body: 
     assert error_info.value.reason == "incomplete"
 
 
-@pytest.mark.parametrize("provider", FACTORIES)
 async def test_an_error_document_with_a_success_status_is_an_error(provider: str):
     """Shows: M18."""
     body = b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'
@@ -419,7 +414,6 @@ async def test_an_error_document_with_a_success_status_is_an_error(provider: str
     assert error_info.value.reason == "rate_limited"
 
 
-@pytest.mark.parametrize("provider", FACTORIES)
 @pytest.mark.parametrize(
     "body",
     [

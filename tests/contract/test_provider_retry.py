@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from model_providers import API_KEY, PROVIDER_FACTORIES
 from model_request import make_model_request
 from msgspec.structs import replace
 
@@ -52,13 +53,8 @@ from retinue.testing.replies import (
 )
 from retinue.testing.wire_formats import anthropic_events, openai_events
 
-KEY = "sk-test-0123456789abcdef"
 VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 PROVIDER_CLASSES = {"openai": OpenAIChatProvider, "anthropic": AnthropicProvider}
-FACTORIES: dict[str, Callable[[str], Provider]] = {
-    "openai": lambda url: OpenAIChatProvider(url, KEY),
-    "anthropic": lambda url: AnthropicProvider(url, KEY),
-}
 EVENTS = {"openai": openai_events, "anthropic": anthropic_events}
 QUICK_TIMEOUTS = StreamTimeoutSettings(idle_s=5, no_output_s=5, total_s=10)
 QUICK_SETTINGS = RetrySettings(
@@ -68,11 +64,6 @@ QUICK_SETTINGS = RetrySettings(
     max_backoff_s=0.1,
     timeouts=QUICK_TIMEOUTS,
 )
-
-
-@pytest.fixture(params=FACTORIES)
-def provider(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @dataclass(slots=True)
@@ -115,7 +106,7 @@ async def start_harness(
     provider: str, script: Script, settings: RetrySettings = QUICK_SETTINGS
 ) -> AsyncGenerator[RetryHarness]:
     async with FakeModelServer(script) as server:
-        factories = {name: _bind_url(make, server.url) for name, make in FACTORIES.items()}
+        factories = {name: _bind_url(make, server.url) for name, make in PROVIDER_FACTORIES.items()}
         retrying = RetryingProvider(factories, fixed_clock(), settings)
         try:
             yield RetryHarness(server=server, retrying=retrying, provider=provider)
@@ -287,7 +278,7 @@ async def test_an_unreachable_server_is_retried_and_reported(provider: str):
         pass
     deltas: list[ReplyDelta] = []
     retrying = RetryingProvider(
-        {provider: lambda model: FACTORIES[provider](closed.url)}, fixed_clock(), QUICK_SETTINGS
+        {provider: lambda model: PROVIDER_FACTORIES[provider](closed.url)}, fixed_clock(), QUICK_SETTINGS
     )
     failure = await catch_model_failure(retrying, provider, deltas.append)
     assert failure.reason == "unreachable"
@@ -310,7 +301,7 @@ async def test_an_unreachable_server_is_retried_and_reported(provider: str):
 async def test_an_invalid_base_url_is_a_configuration_error(provider: str, base_url: str):
     """Shows: M04."""
     retrying = RetryingProvider(
-        {provider: lambda model: FACTORIES[provider](base_url)}, fixed_clock(), QUICK_SETTINGS
+        {provider: lambda model: PROVIDER_FACTORIES[provider](base_url)}, fixed_clock(), QUICK_SETTINGS
     )
     failure = await catch_model_failure(retrying, provider)
     assert failure.reason == "config"
@@ -634,11 +625,13 @@ async def test_plausible_token_counts_of_the_server_are_used(provider: str):
 
 @pytest.mark.parametrize("code", [401, 403])
 async def test_the_error_of_a_refused_key_names_its_variable_and_hides_the_key(provider: str, code: int):
-    async with start_harness(provider, [http_error(code, f"Incorrect API key provided: {KEY}")]) as harness:
+    async with start_harness(
+        provider, [http_error(code, f"Incorrect API key provided: {API_KEY}")]
+    ) as harness:
         failure = await harness.catch_failure()
         assert (failure.reason, harness.request_count) == ("auth", 1)
         assert f"Check {VARIABLES[provider]}" in str(failure)
-        assert KEY not in str(failure)
+        assert API_KEY not in str(failure)
 
 
 async def test_an_unknown_model_is_a_configuration_error(provider: str):
@@ -651,13 +644,13 @@ async def test_an_unknown_model_is_a_configuration_error(provider: str):
 
 async def test_a_rejected_request_is_not_retried_and_its_error_text_is_sanitized(provider: str):
     """Shows: X11."""
-    error_text = f"bad field\x1b]52;c;x\x07 \u2028 near {KEY} and sk-other-0123456789 " + "y" * 2000
+    error_text = f"bad field\x1b]52;c;x\x07 \u2028 near {API_KEY} and sk-other-0123456789 " + "y" * 2000
     async with start_harness(provider, [http_error(400, error_text)]) as harness:
         failure = await harness.catch_failure()
         text = str(failure)
         assert (failure.reason, harness.request_count) == ("provider", 1)
         assert "bad field" in text
-        assert KEY not in text
+        assert API_KEY not in text
         assert "sk-other" not in text
         assert text.isprintable()
         assert len(text) < 700
@@ -667,7 +660,7 @@ async def test_a_rejected_request_is_not_retried_and_its_error_text_is_sanitized
 async def test_a_redirect_is_not_followed_and_its_target_is_reported(provider: str, code: int):
     location = "http://127.0.0.1:9/v1/messages"
     redirect = FakeResponse(
-        status=code, headers={"Location": f"{location}?key={KEY}"}, body=b"<html>moved</html>"
+        status=code, headers={"Location": f"{location}?key={API_KEY}"}, body=b"<html>moved</html>"
     )
     async with start_harness(provider, [redirect]) as harness:
         failure = await harness.catch_failure()
