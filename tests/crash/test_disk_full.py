@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from crash_programs import FILL_DISK
+
 PROGRAM = """
-import asyncio, errno, json, os, subprocess, sys
+import asyncio, json, os, subprocess, sys
 from pathlib import Path
 import retinue
 from retinue.config.load import load_config
@@ -21,13 +23,7 @@ sent = []
 async def mail() -> str:
     "Fill the disk to its last byte, and do something that must not happen twice."
     sent.append("mail")
-    with open(filler, "wb", buffering=0) as file:
-        for piece in (65536, 4096, 1):
-            try:
-                while True:
-                    file.write(bytes(piece))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
+    fill_disk(filler)
     return "y" * 20000
 
 async def main():
@@ -59,7 +55,14 @@ async def run_on_small_disk(tmp_path: Path, disk: Path) -> Any:
     script.write_text(json.dumps([{"text": "I send it.", "tools": [{"name": "mail"}]}, "Sent."]))
     small_disk = ["bwrap", "--dev-bind", "/", "/", "--size", "4000000", "--tmpfs", str(disk)]
     process = await asyncio.create_subprocess_exec(
-        *small_disk, sys.executable, "-c", PROGRAM, str(home), str(disk), str(script), stdout=subprocess.PIPE
+        *small_disk,
+        sys.executable,
+        "-c",
+        FILL_DISK + PROGRAM,
+        str(home),
+        str(disk),
+        str(script),
+        stdout=subprocess.PIPE,
     )
     out, _ = await process.communicate()
     assert process.returncode == 0

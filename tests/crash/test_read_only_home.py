@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import RETINUE, start_process
+from crash_programs import FILL_DISK
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,16 +164,10 @@ async def test_commands_that_need_to_write_explain_the_read_only_home_in_one_sen
 
 
 SERVE_ON_FULL_DISK = """
-import errno, os, subprocess, sys
+import os, subprocess, sys
 from pathlib import Path
 disk, *args = sys.argv[1:]
-with open(Path(disk) / "filler", "wb", buffering=0) as file:
-    for piece in (65536, 4096, 1):
-        try:
-            while True:
-                file.write(bytes(piece))
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
+fill_disk(Path(disk) / "filler")
 sys.exit(subprocess.run([sys.executable, "-m", "retinue", *args]).returncode)
 """
 
@@ -189,7 +184,7 @@ async def test_starting_a_daemon_on_a_full_disk_reports_the_reason(
     env = isolated_env | {"RETINUE_HOME": str(disk)}
     process = await asyncio.create_subprocess_exec(
         "bwrap", "--dev-bind", "/", "/", "--size", "1000000", "--tmpfs", str(disk),
-        sys.executable, "-c", SERVE_ON_FULL_DISK, str(disk), "serve", "--detach",
+        sys.executable, "-c", FILL_DISK + SERVE_ON_FULL_DISK, str(disk), "serve", "--detach",
         env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     out, err = await process.communicate()

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 from commands import run_process
+from crash_programs import kill_at_step
 from new_session import new_session
 
 from retinue.sessions.store import FileStore
 
 STEPS = ("open", "os.mkdir", "os.rename", "os.symlink", "os.link", "os.remove", "os.rmdir", "shutil.rmtree")
 
-CREATE_SESSIONS = f"""
-import asyncio, os, signal, sys
+CREATE_SESSIONS = """
+import asyncio
 from pathlib import Path
 from retinue.domain.workspace import Workspace
 from retinue.domain.session import NewSession
@@ -21,14 +22,6 @@ from retinue.sessions.store import FileStore
 from retinue.testing.fixed_clock import fixed_clock
 
 root, kind, parent = sys.argv[1:]
-steps_left = 0
-
-def step(event, args):
-    global steps_left
-    if event in {STEPS!r} and steps_left:
-        steps_left -= 1
-        if not steps_left:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 async def make(seed):
     global steps_left
@@ -43,7 +36,6 @@ async def make(seed):
             parent=above if kind == "child" else None, description="d" if kind == "child" else "",
         ))
 
-sys.addaudithook(step)
 for seed in range(1, 200):
     child = os.fork()
     if not child:
@@ -64,7 +56,7 @@ def hidden_files(root: Path) -> list[Path]:
 
 def run_until_done(root: str, kind: str, parent: str) -> tuple[int, int]:
     """Return how often the program was killed, and its exit code when it was not."""
-    result = run_process(["-c", CREATE_SESSIONS, root, kind, parent], timeout=60)
+    result = run_process(["-c", kill_at_step(STEPS) + CREATE_SESSIONS, root, kind, parent], timeout=60)
     assert result.returncode == 0, result.stderr
     kill_count, code = map(int, result.stdout.split())
     return kill_count, code

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from commands import WarmProcess
+from crash_programs import kill_at_step
 from git_repository import commit_all, create_repository, run_git
 
 from retinue.sandbox.git.worktrees import GIT_TIMEOUT_S, Worktrees
@@ -19,22 +20,14 @@ from retinue.sandbox.shell import make_shell_factory
 
 STEPS = ("os.mkdir", "subprocess.Popen", "os.rename")
 
-CREATE_WORKTREES = f"""
-import asyncio, os, signal, sys
+CREATE_WORKTREES = """
+import asyncio
 from pathlib import Path
 from retinue.sandbox.probe import SandboxProbe
 from retinue.sandbox.shell import make_shell_factory
 from retinue.sandbox.git.worktrees import Worktrees
 
 repo, folder = sys.argv[1:]
-steps_left = 0
-
-def step(event, args):
-    global steps_left
-    if event in {STEPS!r} and steps_left:
-        steps_left -= 1
-        if not steps_left:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 async def make(number):
     global steps_left
@@ -44,10 +37,9 @@ async def make(number):
         find_sandbox_level=probe.level, is_trusted=lambda _: False)
     await probe.level()
     steps_left = number
-    await trees.create(repo, f"n{{number}}")
+    await trees.create(repo, f"n{number}")
     os.kill(os.getpid(), signal.SIGKILL if steps_left else signal.SIGTERM)
 
-sys.addaudithook(step)
 for number in range(1, 60):
     child = os.fork()
     if not child:
@@ -55,7 +47,7 @@ for number in range(1, 60):
     _, status = os.waitpid(child, 0)
     if os.WTERMSIG(status) != signal.SIGKILL:
         break
-    if os.path.isdir(f"{{folder}}/n{{number}}/.git") or os.path.isfile(f"{{folder}}/n{{number}}/.git"):
+    if os.path.isdir(f"{folder}/n{number}/.git") or os.path.isfile(f"{folder}/n{number}/.git"):
         print("whole", number)
         break
 """
@@ -79,7 +71,9 @@ class WorktreeFixture:
         )
 
     def start_program(self, script: str = CREATE_WORKTREES) -> WarmProcess:
-        return WarmProcess(["-c", script, str(self.repo), str(self.folder)], stdout=subprocess.PIPE)
+        return WarmProcess(
+            ["-c", kill_at_step(STEPS) + script, str(self.repo), str(self.folder)], stdout=subprocess.PIPE
+        )
 
     def list_leftovers(self) -> list[str]:
         git_worktrees = self.repo / ".git/worktrees"
