@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from user_machine import UserMachine
+from user_machine import UserMachine, spawn_and_wait
 
 from retinue import App
-from retinue.app.run_options import RunOptions, SpawnOptions
+from retinue.app.run_options import RunOptions
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS
 from retinue.domain.run import Run
 from retinue.domain.transcript import ToolCall, ToolResult
@@ -46,12 +46,6 @@ def preset_paths(run: Run) -> Any:
     return strict_yaml.load_yaml(preset.split("---\n")[1], "preset.md")["paths"]
 
 
-async def spawn_and_wait(app: App, parent: Run, agent: str, **options: Any) -> Any:
-    return await app.runs.wait(
-        (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent=agent, **options))).id
-    )
-
-
 async def test_a_child_of_a_read_only_parent_cannot_write_whatever_its_preset_says(machine: UserMachine):
     """Shows: T06, D009."""
     machine.write_config(approvals="auto")
@@ -68,7 +62,7 @@ async def test_a_child_of_a_read_only_parent_cannot_write_whatever_its_preset_sa
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="reader", workspace=machine.folder)
-        child = await spawn_and_wait(app, parent, "writer")
+        child = await spawn_and_wait(app, parent.slug, "writer")
         assert [each["error"] for each in await refusals(app, child)] == ["read_only", "read_only"]
         preset = Path(child.transcript_path).parent / "preset.md"
         preset.write_text(preset.read_text().replace("/tmp/**", "/**"))
@@ -92,8 +86,8 @@ async def test_a_ceiling_applies_to_grandchildren_and_refusals_name_its_owner(ma
         machine.open() as app,
     ):
         chief = await app.run("Hi", agent="chief", workspace=machine.folder)
-        hand = await spawn_and_wait(app, chief, "hand")
-        grandchild = await spawn_and_wait(app, hand, "hand")
+        hand = await spawn_and_wait(app, chief.slug, "hand")
+        grandchild = await spawn_and_wait(app, hand.slug, "hand")
         assert machine.tool_names(server.requests[0]) == []
         assert [machine.tool_names(server.requests[at]) for at in (1, 2)] == [["ls", "read"]] * 2
         ok, *_ = await tool_results(app, grandchild)
@@ -116,7 +110,7 @@ async def test_a_definition_cannot_allow_what_the_configuration_denies(machine: 
         machine.open() as app,
     ):
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await spawn_and_wait(app, parent, "keen", allowed_paths=[])
+        child = await spawn_and_wait(app, parent.slug, "keen", allowed_paths=[])
         assert machine.tool_names(server.requests[1]) == ["read"]
         tool, path = await refusals(app, child)
         assert (tool["error"], "write" in tool["deny_patterns"]) == ("tool_not_allowed", True)
@@ -229,7 +223,7 @@ async def test_a_child_has_its_own_paths_and_not_those_of_its_parent(machine: Us
     ):
         parent = await app.run("Hi", agent="wide", workspace=machine.folder)
         assert [each.ok for each in await tool_results(app, parent)] == [True, True]
-        child = await spawn_and_wait(app, parent, "scout", allowed_paths=[f"{machine.folder}/**"])
+        child = await spawn_and_wait(app, parent.slug, "scout", allowed_paths=[f"{machine.folder}/**"])
         (refused,) = await refusals(app, child)
         assert (refused["error"], refused["tool"]) == ("out_of_scope", "read")
         assert refused["resource"] == "/etc/passwd"
@@ -249,9 +243,9 @@ async def test_the_paths_of_a_child_are_inherited_unrestricted_or_given_and_stor
     script = [text_reply("Hi."), *[calls, text_reply("Done.")] * 4]
     async with machine.serve_models(script), machine.open() as app:
         parent = await app.run("Hi", agent="narrow", workspace=machine.folder)
-        inherited = await spawn_and_wait(app, parent, "scout")
-        unrestricted = await spawn_and_wait(app, parent, "scout", allowed_paths=[])
-        given = await spawn_and_wait(app, parent, "scout", allowed_paths=["/opt/**"], denied_paths=[])
+        inherited = await spawn_and_wait(app, parent.slug, "scout")
+        unrestricted = await spawn_and_wait(app, parent.slug, "scout", allowed_paths=[])
+        given = await spawn_and_wait(app, parent.slug, "scout", allowed_paths=["/opt/**"], denied_paths=[])
         assert preset_paths(inherited) == {
             "read": ["src/**", "/srv/**"], "write": ["/tmp/**"], "deny": list(DEFAULT_DENIED_PATHS),
         }  # fmt: skip
@@ -286,14 +280,14 @@ async def test_a_child_whose_preset_lost_its_paths_reads_nothing_and_grants_noth
     ]
     async with machine.serve_models(script), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await spawn_and_wait(app, parent, "scout")
+        child = await spawn_and_wait(app, parent.slug, "scout")
         preset = Path(child.transcript_path).parent / "preset.md"
         head, _, tail = preset.read_text().partition("paths:")
         preset.write_text(head + tail[tail.index("---") :])
         second_run = await app.run("Again", session=child.transcript_path)
         (refused,) = await refusals(app, second_run)
         assert refused["error"] == "no_scope_config"
-        grandchild = await spawn_and_wait(app, child, "scout")
+        grandchild = await spawn_and_wait(app, child.slug, "scout")
         (refused,) = await refusals(app, grandchild)
         assert f"the ceiling of {child.slug} allows no read access" in refused["message"]
 

@@ -6,9 +6,8 @@ import pty
 from pathlib import Path
 
 from commands import RETINUE, start_process
-from user_machine import UserMachine
+from user_machine import UserMachine, spawn_and_wait
 
-from retinue.app.run_options import SpawnOptions
 from retinue.testing.replies import text_reply, tool_call_reply
 
 SCOUT = "---\ndescription: Looks.\ntools: [read]\n---\nYou are the PROJECT's scout.\n"
@@ -101,9 +100,7 @@ async def test_the_agents_of_a_project_are_available_only_in_its_workspace(machi
     ):
         assert (await machine("trust", "--yes", str(machine.folder))).code == 0
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
-        child = await app.runs.wait(
-            (await app.runs.spawn("Look", SpawnOptions(parent=parent.slug, agent="scout"))).id
-        )
+        child = await spawn_and_wait(app, parent.slug, "scout", "Look")
         assert child.text == "Found."
         assert "You are the PROJECT's scout." in machine.system_prompt(server.requests[1])
         preset = (Path(child.transcript_path).parent / "preset.md").read_text()

@@ -17,7 +17,6 @@ import pytest
 from user_machine import UserMachine
 
 from retinue.sandbox.landlock import abi_version
-from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import text_reply, tool_call_reply
 
 
@@ -40,10 +39,6 @@ async def record_connections() -> AsyncGenerator[tuple[int, list[bytes]]]:
         await server.wait_closed()
 
 
-def tool_results(request: CapturedRequest) -> list[str]:
-    return [message["content"] for message in request.messages if message["role"] == "tool"]
-
-
 # the web
 
 
@@ -60,7 +55,7 @@ async def test_web_fetch_does_not_exist_unless_the_configuration_allows_hosts(ma
         listed = (await machine("tools", "list", "--json")).json
     assert "web_fetch" not in machine.tool_names(server.requests[0])
     assert "web_fetch" not in json.dumps(listed)
-    assert json.loads(tool_results(server.requests[1])[0])["error"] == "unknown_tool"
+    assert json.loads(machine.tool_results(server.requests[1])[0])["error"] == "unknown_tool"
     assert received == []
 
 
@@ -83,7 +78,7 @@ async def test_private_addresses_are_not_fetched_even_if_the_configuration_allow
         async with machine.serve_models(script) as server:
             await machine("run", "Fetch")
     assert "web_fetch" in machine.tool_names(server.requests[0])
-    results = tool_results(server.requests[1])
+    results = machine.tool_results(server.requests[1])
     refused = [json.loads(each) for each in results if each.startswith("{")]
     assert {each["error"] for each in refused} == {"host_not_allowed"}
     assert [each["resource"] for each in refused] == [*urls[:3], urls[9]]
@@ -112,7 +107,7 @@ async def test_a_fetch_requires_approval_and_a_ceiling_without_network_removes_t
     assert ran.code == code
     assert ("web_fetch" in machine.tool_names(server.requests[0])) == (ceiling is None)
     if code == 0:
-        result = json.loads(tool_results(server.requests[1])[0])
+        result = json.loads(machine.tool_results(server.requests[1])[0])
         assert result["success"] is False
         assert ("denies network access" in result["message"]) == (ceiling is not None)
     assert received == []
@@ -221,7 +216,7 @@ async def test_unpacking_an_evil_archive_changes_nothing_outside_the_workspace(m
     async with machine.serve_models(replies) as server:
         ran = await machine("run", "--json", "Unpack")
     assert (ran.code, ran.json["sandbox"]) == (0, "strict")
-    results = tool_results(server.requests[3])
+    results = machine.tool_results(server.requests[3])
     assert "canary-7c1f" not in "".join(results)
     assert "plain" in results[-1] or "evil" in results[-1]
     assert sorted(path.name for path in outside.iterdir()) == ["secret"]
@@ -286,7 +281,7 @@ async def test_a_cli_agent_is_sandboxed_and_an_external_agent_refused_whichever_
             children = [await machine(*spawn, agent, "Go", PATH=path) for agent in agents]
             assert [result.name for place in places for result in place.glob("escaped-*")] == []
             direct = [await machine("run", "--json", "--agent", agent, "Go", PATH=path) for agent in agents]
-    results = tool_results(server.requests[1])
+    results = machine.tool_results(server.requests[1])
     assert len(results) == len(calls)
     for (tool, args), result in zip(calls, results, strict=True):
         name = next(value for value in args.values() if value in agents).removesuffix("-agent")
@@ -332,7 +327,7 @@ async def test_below_strict_nothing_outside_changes_without_approval_of_that_com
             await machine("approvals", "answer", approval, answer, RETINUE_SANDBOX=LOWER_LEVEL)
             assert outside.stat() == before
         await machine("approvals", "answer", approval, "allow", RETINUE_SANDBOX=LOWER_LEVEL)
-    result = tool_results(server.requests[-1])[-1]
+    result = machine.tool_results(server.requests[-1])[-1]
     assert f", sandbox {LOWER_LEVEL}, " in result
     assert stat.S_IMODE(outside.stat().st_mode) == 0o640
     if LOWER_LEVEL == "landlock":

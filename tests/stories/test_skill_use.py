@@ -3,10 +3,9 @@
 import re
 from pathlib import Path
 
-from user_machine import UserMachine
+from user_machine import UserMachine, spawn_and_wait
 
 import retinue
-from retinue.app.run_options import SpawnOptions
 from retinue.testing.replies import text_reply, tool_call_reply
 
 COMMAND = '#!/bin/sh\ncase "$1" in add) shift; echo "$*" >> notes.txt;; esac\ncat notes.txt\n'
@@ -174,9 +173,7 @@ async def test_an_agent_of_a_project_has_its_skills_and_a_child_has_the_skills_o
         assert (await machine("trust", "--yes", ".")).code == 0
         async with machine.open() as app:
             boss = await app.run("Hi", agent="boss", workspace=machine.folder)
-            child = await app.runs.wait(
-                (await app.runs.spawn("Note it", SpawnOptions(parent=boss.slug, agent="clerk"))).id
-            )
+            child = await spawn_and_wait(app, boss.slug, "clerk", "Note it")
             assert child.status == "done", child.error
             posted = await app.run("Post it", agent="postman", workspace=machine.folder)
             assert posted.status == "done", posted.error

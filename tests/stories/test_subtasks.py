@@ -237,15 +237,20 @@ async def test_a_session_cannot_be_deleted_while_a_child_is_running(machine: Use
     assert (row["status"], row["error"], row["summary"]) == ("error", "cancelled", None)
 
 
-async def test_a_promoted_result_is_added_to_the_session_with_the_name_of_its_author(machine: UserMachine):
-    """Shows: D038, D039."""
-    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
-    script = script_by_agent(
+def script_with_background_result() -> Callable[[CapturedRequest], FakeResponse]:
+    """Return a script with which an agent starts `helper` in the background and receives its result."""
+    return script_by_agent(
         tool_call_reply(BACKGROUND_CALL),
         text_reply("Sent."),
         text_reply("Received."),
         helper=(text_reply("Blocking: x."),),
     )
+
+
+async def test_a_promoted_result_is_added_to_the_session_with_the_name_of_its_author(machine: UserMachine):
+    """Shows: D038, D039."""
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
+    script = script_with_background_result()
     async with machine.serve_models(script) as server:
         ran = (await machine("run", "--json", "Go.")).json
         (row,) = (await machine("inbox", "--json")).json
@@ -267,12 +272,7 @@ async def test_a_promoted_result_is_added_to_the_session_with_the_name_of_its_au
 async def test_a_result_is_promoted_only_once(machine: UserMachine):
     """Shows: D039."""
     machine.write_agent("helper", "model: openai:x\n", "You help.\n")
-    script = script_by_agent(
-        tool_call_reply(BACKGROUND_CALL),
-        text_reply("Sent."),
-        text_reply("Received."),
-        helper=(text_reply("Blocking: x."),),
-    )
+    script = script_with_background_result()
     async with machine.serve_models(script):
         ran = (await machine("run", "--json", "Go.")).json
         (row,) = (await machine("inbox", "--json")).json

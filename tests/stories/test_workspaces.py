@@ -119,7 +119,7 @@ async def test_a_child_started_by_a_command_works_in_the_given_workspace(machine
     assert [list_names(workspaces[n]["root"]) for n in (1, 3)] == [["a.txt", "b.txt", "c.txt"], ["a.txt"]]
     assert list_names(machine.folder) == ["a.txt"]
     assert list_names(elsewhere) == ["a.txt"]
-    results = [message["content"] for message in server.requests[7].messages if message["role"] == "tool"]
+    results = machine.tool_results(server.requests[7])
     assert "far" in results[1]
 
 

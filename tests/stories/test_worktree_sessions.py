@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from user_machine import UserMachine
+from git_repository import commit_all, create_repository, run_git
+from user_machine import UserMachine, spawn_and_wait
 
 from retinue.app.run_options import SpawnOptions
 from retinue.sandbox.git.worktrees import Worktrees
@@ -20,20 +20,10 @@ from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 SANDBOX_WORKSPACE = "workspace: {isolation: sandbox, writable: true}\n"
 
 
-def run_git(folder: Path, *arguments: str) -> str:
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_GLOBAL": "/dev/null"}
-    env |= {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    process = subprocess.run(
-        ["git", *arguments], cwd=folder, env=env, capture_output=True, text=True, check=True
-    )
-    return process.stdout.strip()
-
-
-def create_repository(machine: UserMachine) -> Path:
+def create_workspace_repository(machine: UserMachine) -> Path:
+    """Make the workspace a repository with the file `a.txt`, and approve all calls."""
     (machine.folder / "a.txt").write_text("one\n")
-    run_git(machine.folder, "init", "-q", "-b", "main")
-    run_git(machine.folder, "add", "-A")
-    run_git(machine.folder, "commit", "-q", "-m", "x")
+    create_repository(machine.folder)
     machine.write_config(approvals="auto")
     return machine.folder
 
@@ -49,7 +39,7 @@ async def show_workspace(machine: UserMachine, ref: str) -> Any:
 
 async def test_an_agent_writes_in_its_worktree_and_the_repository_stays_unchanged(machine: UserMachine):
     """Shows: D011, L003, L026."""
-    repo = create_repository(machine)
+    repo = create_workspace_repository(machine)
     write_calls = tool_call_reply(
         ("write", {"path": "b.txt", "content": "two\n"}),
         ("edit", {"path": "a.txt", "old": "one", "new": "uno"}),
@@ -81,7 +71,7 @@ async def test_an_agent_writes_in_its_worktree_and_the_repository_stays_unchange
         "c.txt": "three\n",
     }
     assert run_git(repo, "status", "--porcelain") == ""
-    results = [message["content"] for message in server.requests[2].messages if message["role"] == "tool"]
+    results = machine.tool_results(server.requests[2])
     shown = [str(worktree), "uno", ".", "..", ".git", "a.txt", "b.txt", "c.txt"]
     assert [line for line in results[2].splitlines() if line in shown] == shown
     assert "one" not in results[4]
@@ -90,7 +80,7 @@ async def test_an_agent_writes_in_its_worktree_and_the_repository_stays_unchange
 
 async def test_an_agent_cannot_access_the_git_data_of_its_worktree(machine: UserMachine):
     """Shows: F15."""
-    repo = create_repository(machine)
+    repo = create_workspace_repository(machine)
     calls = tool_call_reply(
         ("read", {"path": ".git"}),
         ("write", {"path": ".git", "content": "gitdir: evil\n"}),
@@ -104,7 +94,7 @@ async def test_an_agent_cannot_access_the_git_data_of_its_worktree(machine: User
         run = (await machine("run", "--json", "--agent", "builder", "Try")).json
     worktree = Path((await show_workspace(machine, run["slug"]))["root"])
     assert run_git(worktree, "rev-parse", "--git-dir") == f"{repo}/.git/worktrees/{worktree.name}"
-    results = [message["content"] for message in server.requests[1].messages if message["role"] == "tool"]
+    results = machine.tool_results(server.requests[1])
     assert ["always closed" in each for each in results[:4]] == [True] * 4
     for secret in ("gitdir", "refs/heads", "a.txt"):
         assert secret not in results[4] + results[5]
@@ -140,7 +130,7 @@ async def test_an_agent_that_needs_a_worktree_is_refused_in_a_repository_without
 
 async def test_children_started_concurrently_each_get_their_own_worktree(machine: UserMachine):
     """Shows: L026, D012."""
-    repo = create_repository(machine)
+    repo = create_workspace_repository(machine)
     machine.write_agent("main", "tools: []\n")
     machine.write_agent("maker", f"{SANDBOX_WORKSPACE}tools: [write]\n")
 
@@ -171,7 +161,7 @@ async def test_children_started_concurrently_each_get_their_own_worktree(machine
 
 async def test_deleting_a_session_deletes_its_clean_worktree_and_keeps_one_with_changes(machine: UserMachine):
     """Shows: L026."""
-    repo = create_repository(machine)
+    repo = create_workspace_repository(machine)
     work = tool_call_reply(("write", {"path": "b.txt", "content": "work\n"}))
     async with machine.serve_models([text_reply("Nothing to do."), work, text_reply("Built.")]):
         clean = (await machine("run", "--json", "--agent", "builder", "Look")).json
@@ -194,21 +184,17 @@ async def test_deleting_a_session_deletes_clean_worktrees_of_its_children_unless
     machine: UserMachine,
 ):
     """Shows: L026."""
-    repo = create_repository(machine)
+    repo = create_workspace_repository(machine)
     machine.write_agent("main", "tools: []\n")
     async with machine.serve_models([text_reply(str(n)) for n in range(5)]), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=repo)
-        child = await app.runs.wait(
-            (await app.runs.spawn("Look", SpawnOptions(parent=parent.slug, agent="builder"))).id
-        )
+        child = await spawn_and_wait(app, parent.slug, "builder", "Look")
         worktree = Path((await app.sessions.find(child.slug)).workspace.root)
         run_inside = await app.run("Look", agent="main", workspace=worktree)
         await app.sessions.delete(parent.slug)
         assert worktree.exists()
         second_parent = await app.run("Hi", agent="main", workspace=repo)
-        child = await app.runs.wait(
-            (await app.runs.spawn("Look", SpawnOptions(parent=second_parent.slug, agent="builder"))).id
-        )
+        child = await spawn_and_wait(app, second_parent.slug, "builder", "Look")
         other = Path((await app.sessions.find(child.slug)).workspace.root)
         assert other.exists()
         await app.sessions.delete(second_parent.slug)
@@ -236,7 +222,7 @@ async def test_a_sandbox_workspace_outside_a_repository_is_read_only(machine: Us
         False,
         None,
     )
-    results = [message["content"] for message in server.requests[1].messages if message["role"] == "tool"]
+    results = machine.tool_results(server.requests[1])
     assert "one" in results[0]
     assert "read-only" in results[1]
     assert "refused" in results[2]
@@ -245,7 +231,7 @@ async def test_a_sandbox_workspace_outside_a_repository_is_read_only(machine: Us
 
 async def test_a_child_of_a_read_only_parent_has_a_read_only_worktree(machine: UserMachine):
     """Shows: T06, D012."""
-    repo = create_repository(machine)
+    repo = create_workspace_repository(machine)
     machine.write_agent("maker", f"{SANDBOX_WORKSPACE}tools: [write, bash]\n")
     calls = tool_call_reply(
         ("write", {"path": "b.txt", "content": "x"}), ("bash", {"command": "echo x >c.txt || echo refused"})
@@ -255,12 +241,10 @@ async def test_a_child_of_a_read_only_parent_has_a_read_only_worktree(machine: U
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="explorer", workspace=repo)
-        child = await app.runs.wait(
-            (await app.runs.spawn("Make", SpawnOptions(parent=parent.slug, agent="maker"))).id
-        )
+        child = await spawn_and_wait(app, parent.slug, "maker", "Make")
         workspace = (await app.sessions.find(child.slug)).workspace
     assert not workspace.writable
-    results = [message["content"] for message in server.requests[2].messages if message["role"] == "tool"]
+    results = machine.tool_results(server.requests[2])
     assert ["read-only" in results[0], "refused" in results[1]] == [True, True]
     assert sorted(path.name for path in Path(workspace.root).iterdir()) == [".git", "a.txt"]
 
@@ -303,7 +287,7 @@ async def test_agents_of_a_project_are_available_in_its_worktrees(machine: UserM
 
     Shows: S27.
     """
-    repo = create_repository(machine)
+    repo = create_workspace_repository(machine)
     folder = repo / ".retinue" / "agents"
     folder.mkdir(parents=True)
     (folder / "scout.md").write_text(f"---\n{SANDBOX_WORKSPACE}tools: []\n---\nYou scout.\n")
@@ -318,11 +302,10 @@ async def test_agents_of_a_project_are_available_in_its_worktrees(machine: UserM
 
 async def test_a_child_shares_the_worktree_of_its_parent(machine: UserMachine):
     """Shows: L003, T06."""
-    create_repository(machine)
+    create_workspace_repository(machine)
     (machine.folder / "lib").mkdir()
     (machine.folder / "lib" / "b.txt").write_text("lib\n")
-    run_git(machine.folder, "add", "-A")
-    run_git(machine.folder, "commit", "-q", "-m", "y")
+    commit_all(machine.folder)
     machine.write_agent("main", f"{SANDBOX_WORKSPACE}tools: []\n")
     machine.write_agent("inner", "workspace: {isolation: custom, path: lib}\ntools: [read]\n")
     calls = tool_call_reply(("read", {"path": "a.txt"}), ("ls", {}), ("read", {"path": ".git"}))
@@ -361,12 +344,11 @@ async def test_a_child_shares_the_worktree_of_its_parent(machine: UserMachine):
 
 async def test_a_child_in_its_own_worktree_cannot_read_what_its_parent_cannot_read(machine: UserMachine):
     """Shows: T06."""
-    repo = create_repository(machine)
+    repo = create_workspace_repository(machine)
     for name in ("docs/a.md", "docs/secret/b.md", "src/c.md"):
         (repo / name).parent.mkdir(parents=True, exist_ok=True)
         (repo / name).write_text(f"words of {name}\n")
-    run_git(repo, "add", "-A")
-    run_git(repo, "commit", "-q", "-m", "y")
+    commit_all(repo)
     machine.write_agent("main", "tools: []\npaths: {read: ['docs/**'], deny: ['docs/secret/**']}\n")
     machine.write_agent("maker", f"{SANDBOX_WORKSPACE}tools: [read, write, bash]\n")
     names = ("docs/a.md", "docs/secret/b.md", "src/c.md")
@@ -380,11 +362,9 @@ async def test_a_child_in_its_own_worktree_cannot_read_what_its_parent_cannot_re
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="main", workspace=repo)
-        child = await app.runs.wait(
-            (await app.runs.spawn("Make", SpawnOptions(parent=parent.slug, agent="maker"))).id
-        )
+        child = await spawn_and_wait(app, parent.slug, "maker", "Make")
         worktree = Path((await app.sessions.find(child.slug)).workspace.root)
-    results = [m["content"] for m in server.requests[2].messages if m["role"] == "tool"]
+    results = machine.tool_results(server.requests[2])
     assert [f"words of {name}" in result for name, result in zip(names, results, strict=False)] == [
         True,
         False,
@@ -399,7 +379,7 @@ async def test_a_worktree_without_a_session_is_removed_at_the_next_start(machine
 
     Shows: P32.
     """
-    repo = create_repository(machine)
+    repo = create_workspace_repository(machine)
     async with machine.serve_models([text_reply("Looked.")]):
         run = (await machine("run", "--json", "--agent", "builder", "Look")).json
     kept = Path((await show_workspace(machine, run["slug"]))["root"])
