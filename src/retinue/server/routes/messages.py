@@ -258,13 +258,7 @@ async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Response:
 async def send_session_message(
     context: ServerContext, request: ApiRequest[NoFields, MessageBody]
 ) -> Response | dict[str, Any]:
-    body = request.body
-    message = MessageRequest(
-        content=body.content,
-        wait=body.mode == "sync",
-        timeout_s=body.timeout,
-        idempotency_key=request.idempotency_key,
-    )
+    message = _message_request(request.body, request.idempotency_key)
     session = await context.app.sessions.find_for_api(request.ref)
     try:
         run, fields = await context.app.messages.send(session.id, message)
@@ -304,12 +298,7 @@ async def send_agent_message(
     context: ServerContext, request: ApiRequest[NoFields, AgentMessageBody]
 ) -> Response | dict[str, Any]:
     body = request.body
-    message = MessageRequest(
-        content=body.content,
-        wait=body.mode == "sync",
-        timeout_s=body.timeout,
-        idempotency_key=request.idempotency_key,
-    )
+    message = _message_request(body, request.idempotency_key)
     try:
         context.app.messages.check_agent_accessible(request.ref, body.workspace)
     except NotFound as error:
@@ -318,6 +307,15 @@ async def send_agent_message(
         request.ref, message, session=body.session, workspace=body.workspace
     )
     return _message_response(run, fields)
+
+
+def _message_request(body: MessageBody, idempotency_key: str) -> MessageRequest:
+    return MessageRequest(
+        content=body.content,
+        wait=body.mode == "sync",
+        timeout_s=body.timeout,
+        idempotency_key=idempotency_key,
+    )
 
 
 def _message_response(run: Run, fields: dict[str, Any]) -> Response | dict[str, Any]:
