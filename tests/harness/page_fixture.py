@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 from commands import RETINUE, start_process
 from environment import create_environment
+from hold_tool import HOLD_TOOL
 from playwright.async_api import (
     Browser,
     ConsoleMessage,
@@ -27,17 +28,7 @@ from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, http_error
 
 TIMEOUT_S = 60.0
-TOOLS_SOURCE = '''
-import asyncio, os
-from retinue import tool
-
-@tool(effect="read")
-async def hold(name: str) -> str:
-    """Waits until the file of this name is gone."""
-    while os.path.exists(name):
-        await asyncio.sleep(0.01)
-    return "held"
-
+TELL_TOOL = '''
 @tool(effect="read")
 async def tell(name: str) -> str:
     """Returns the content of the file."""
@@ -246,6 +237,14 @@ class PageDaemon:
         return self.folder / name
 
     @asynccontextmanager
+    async def open_new_session(self) -> AsyncGenerator[tuple[BrowserPage, dict[str, Any]]]:
+        """Create a session and open it in a page."""
+        session = await self.create_session()
+        async with self.open_page() as window:
+            await window.open_session(session["session_id"])
+            yield window, session
+
+    @asynccontextmanager
     async def open_page(
         self, width: int = 1280, height: int = 800, **options: Any
     ) -> AsyncGenerator[BrowserPage]:
@@ -293,7 +292,7 @@ async def prepare_page_daemon(folder: Path, browser: Browser) -> AsyncGenerator[
     """Make a home, a model server and a client; the test starts the daemon."""
     env = create_environment(folder)
     (folder / "work").mkdir(mode=0o700)
-    (folder / "work" / "held.py").write_text(TOOLS_SOURCE)
+    (folder / "work" / "held.py").write_text(HOLD_TOOL + TELL_TOOL)
     daemon = PageDaemon(browser=browser, env=env, folder=folder / "work")
     daemon.write_config()
     async with (

@@ -8,20 +8,10 @@ from typing import TypeVar
 
 import pytest
 from cli_fixture import CliFixture, WaitUntil
+from hold_tool import HOLD_TOOL
 from terminal import TIMEOUT_S, TerminalEmulator
 
 T = TypeVar("T")
-HOLD_TOOL = '''
-import asyncio, os
-from retinue import tool
-
-@tool(effect="read")
-async def hold(name: str) -> str:
-    """Waits until the file of this name is gone."""
-    while os.path.exists(name):
-        await asyncio.sleep(0.01)
-    return "held"
-'''
 
 
 @pytest.fixture(scope="session")

@@ -118,9 +118,7 @@ async def test_every_task_can_be_done_with_the_keyboard(daemon: PageDaemon):
 
 
 async def test_letters_typed_into_the_composer_are_not_shortcuts(daemon: PageDaemon):
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window("composer").click()
         await window.page.keyboard.type("njk/?airct")
         await window.expect("composer").to_have_value("njk/?airct")

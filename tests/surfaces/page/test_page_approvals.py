@@ -38,9 +38,7 @@ async def test_an_approval_shows_the_exact_call_and_allowing_executes_it(daemon:
         tool_call_reply(("edit", {"path": "port.txt", "old": "Calais\n", "new": "Dover\n"})),
         text_reply("Changed."),
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         approval = window("approval")
         await window.expect(approval).to_have_count(1)
@@ -68,9 +66,7 @@ async def test_a_denied_call_is_reported_to_the_agent_and_changes_nothing(daemon
     task = daemon.script_task(
         "Write what is not wanted.", write_call("unwanted.txt"), text_reply("Then not.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         await window("deny").click()
         await window.expect("approvals").to_have_count(0)
@@ -84,9 +80,7 @@ async def test_a_requested_scope_can_be_added_to_the_session_permanently(daemon:
     task = daemon.script_task(
         "Test it often.", tool_call_reply(("request_scope_expansion", expansion)), text_reply("I may.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window.send_message(task)
         await window.expect("approval").to_contain_text("general wants to get more permissions for bash")
         await window.expect("approval").to_contain_text("Reason: The task needs it.")
@@ -132,9 +126,7 @@ async def test_the_approval_of_a_child_names_the_chain_of_requesters_and_the_chi
         text_reply("Done."),
     )
     later_task = daemon.script_task("More words.", text_reply("Received after that."))
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window.send_message(task)
         chain = window("approval-chain")
         await window.expect(chain).to_have_text(
@@ -167,9 +159,7 @@ async def test_invisible_characters_in_an_approval_are_made_visible(daemon: Page
     task = daemon.script_task(
         "Write a strange name.", write_call(hidden, "safe\u2066 text\u00ad"), text_reply("So not.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         marks = window("approval-resource").locator("mark.unseen")
         await window.expect(marks).to_have_text(["U+202E", "U+200B", "U+E0041"])

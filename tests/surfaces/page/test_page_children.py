@@ -43,9 +43,7 @@ async def test_the_card_of_a_child_shows_its_progress_at_the_call_without_taking
     task = daemon.script_task(
         "Have it looked at.", delegate_call("Look at all patterns."), text_reply("Two, it says.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         await window("composer").press_sequentially("And then")
         call = window("tool-call", tool="PersistentAgent")
@@ -98,9 +96,7 @@ async def test_the_card_of_an_ended_child_becomes_a_line_with_its_status(daemon:
     task = daemon.script_task(
         f"Let one be {outcome}.", delegate_call(child_task, f"to be {outcome}"), text_reply("I know.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         await window.expect("card-status").to_have_text("Calling Tools... (+1)")
         if outcome == "cancelled":
@@ -124,9 +120,7 @@ async def test_runs_continue_without_a_page_and_a_page_opened_later_shows_them(d
     task = daemon.script_task(
         "Nobody will look.", delegate_call(child_task, "go on"), text_reply("It went on.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window.send_message(task)
         await window.expect("card-status").to_have_text("Calling Tools... (+1)")
     async with daemon.open_page() as second:
@@ -193,9 +187,7 @@ async def test_cancelling_a_parent_cancels_its_children(daemon: PageDaemon):
     task = daemon.script_task(
         "Have somebody hold.", delegate_call(child_task, "hold"), text_reply("Never said.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         await window.expect("card-status").to_have_text("Calling Tools... (+1)")
         await window("cancel").click()

@@ -33,9 +33,7 @@ async def read_clipboard(window: BrowserPage) -> str:
 async def test_a_reply_streams_in_and_stays_as_it_was_saved(daemon: PageDaemon):
     reply = " ".join(f"word{i}" for i in range(40))
     task = daemon.script_task("Count the words.", text_reply(reply, pace=0.02))
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window.page.evaluate(
             """() => { window.lengths = []; new MutationObserver(() => {
                 const length = document.querySelector("[data-test=streaming] .prose")?.textContent.length;
@@ -57,9 +55,7 @@ async def test_a_reply_streams_in_and_stays_as_it_was_saved(daemon: PageDaemon):
 
 async def test_markdown_is_rendered_and_code_can_be_copied(daemon: PageDaemon):
     task = daemon.script_task("Tell me of tides.", text_reply(MARKDOWN))
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         prose = window("said-agent").locator(".prose")
         await window.expect(prose.locator("h3")).to_have_text("Tides")
@@ -112,9 +108,7 @@ async def test_a_question_of_the_agent_is_answered_by_a_click_or_by_a_message(da
 
 async def test_thinking_is_folded(daemon: PageDaemon):
     task = daemon.script_task("Think first.", text_reply("I have.", thinking="Is it this, or is it that?"))
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         await window.expect(window("said-agent").locator(".prose")).to_have_text(["I have."])
         thoughts = window("said-agent").locator('[data-test="thinking"]')
@@ -133,9 +127,7 @@ async def test_a_tool_call_is_one_line_that_opens_to_its_arguments_and_its_resul
         ),
         text_reply("Read."),
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         call = window("tool-call", tool="read", state="ok")
         await window.expect(call).to_contain_text("port.txt")
@@ -182,9 +174,7 @@ async def test_a_message_sent_during_a_run_is_queued_and_answered_in_turn(daemon
         "Hold the first.", tool_call_reply(("hold", {"name": "queue"})), text_reply("First is done.")
     )
     second = daemon.script_task("Then the second.", text_reply("Second is done."))
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(first)
         await window.expect("tool-call", tool="hold", state="under-way").to_be_visible()
         await window.send_message(second)
@@ -203,9 +193,7 @@ async def test_a_queued_message_can_be_taken_back(daemon: PageDaemon):
     first = daemon.script_task(
         "Hold while I think.", tool_call_reply(("hold", {"name": "back"})), text_reply("Held.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window.send_message(first)
         await window.expect("tool-call", tool="hold", state="under-way").to_be_visible()
         await window.send_message("I should not have said this.")
@@ -222,9 +210,7 @@ async def test_a_run_can_be_cancelled(daemon: PageDaemon):
     task = daemon.script_task(
         "Hold for ever.", tool_call_reply(("hold", {"name": "stop"})), text_reply("Never said.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window.send_message(task)
         await window.expect("tool-call", tool="hold", state="under-way").to_be_visible()
         await window("cancel").click()
@@ -240,9 +226,7 @@ async def test_an_interrupted_run_ends_with_a_summary(daemon: PageDaemon):
     task = daemon.script_task(
         "Hold until I ask.", tool_call_reply(("hold", {"name": "pause"})), text_reply("So far: held.")
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, _):
         await window.send_message(task)
         await window.expect("tool-call", tool="hold", state="under-way").to_be_visible()
         await window("interrupt").click()
@@ -292,9 +276,7 @@ async def test_branching_at_a_user_message_puts_its_text_into_the_composer(daemo
 
 
 async def test_the_path_of_the_session_file_is_shown_and_can_be_copied(daemon: PageDaemon):
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window.expect("path").to_contain_text("session.md")
         await window("path").locator('[data-test="copy"]').click()
         await daemon.wait_until(lambda: _clipboard_has(window, session["path"]))
@@ -315,9 +297,7 @@ async def test_an_edit_of_the_session_file_is_shown(daemon: PageDaemon):
 
 async def test_a_failed_run_shows_the_error_and_what_to_do(daemon: PageDaemon):
     task = daemon.script_task("Ask with a wrong key.", http_error(401, "this key is not valid"))
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window.send_message(task)
         run_end = window("run-ended", status="failed")
         await window.expect(run_end).to_contain_text(re.compile("Failed: .*key", re.DOTALL))

@@ -58,9 +58,7 @@ async def test_a_hotkey_starts_a_watcher_whose_comment_interrupts_the_run(
         tool_call_reply(("hold", {"name": "drift"}), text="I drop the table first."),
         text_reply("In short: nothing was dropped."),
     )
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         # Once the page offers the agent's command, it also knows the agent's hotkeys.
         await window("composer").fill("/pair")
         await window.expect("slash").to_have_count(1)
@@ -99,9 +97,7 @@ async def test_a_hotkey_starts_a_watcher_whose_comment_interrupts_the_run(
 async def test_the_menu_starts_a_watcher_and_its_warning_can_be_passed_on_to_the_agent(daemon: PageDaemon):
     """Shows: D032."""
     task = daemon.script_task("Fix the typo.", text_reply("I rewrite the parser."))
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window.click_menu("watch-pair")
         await window.expect("ledger-watcher").to_have_text("pair#1 watching")
         await window.send_message(task)
@@ -127,9 +123,7 @@ async def test_slash_commands_and_hotkeys_of_agents_are_offered_listed_in_the_he
     """Shows: D029, D041."""
     daemon.script_task("explore the side street", text_reply("It ends at the river."))
     daemon.script_task("Why at nine?", text_reply("Because of the tide."))
-    session = await daemon.create_session()
-    async with daemon.open_page() as window:
-        await window.open_session(session["session_id"])
+    async with daemon.open_new_session() as (window, session):
         await window("composer").press_sequentially("/pa")
         await window.expect("slash").to_have_count(1)
         await window("composer").press("Tab")
