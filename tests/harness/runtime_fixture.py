@@ -45,7 +45,7 @@ from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sessions.store import FileStore
 from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.scripted_provider import FakeProvider, ScriptedStep
-from retinue.testing.shells import no_sandbox_level, refusing_shell_for
+from retinue.testing.shells import FakeShell, no_sandbox_level, refusing_shell_for
 from retinue.tools.registry import built_in_tools
 from retinue.worker.clock import system_clock
 from retinue.worker.worker import LocalWorker
@@ -310,9 +310,15 @@ class RuntimeFixture:
         secrets: Sequence[str] = (),
         provider: Provider | None = None,
         hold: bool = False,
+        shell: FakeShell | None = None,
         **overrides: Any,
     ) -> AsyncGenerator[RuntimeProcess]:
-        """Start a process that dies with the block, even while one of its runs is executing."""
+        """Start a process that dies with the block, even while one of its runs is executing.
+
+        If `shell` is given, it runs the commands, at its sandbox level.
+        """
+        if shell is not None:
+            overrides |= {"shell_for": shell, "detect_level": shell.level_detector()}
         self.processes += 1
         owner = f"process-{self.processes}"
         self.alive.add(owner)

@@ -84,9 +84,7 @@ def test_a_command_cannot_forge_the_line_that_names_its_sandbox_level(forged: st
 async def test_the_timeout_of_a_command_is_two_minutes_unless_the_call_names_another(runtime: RuntimeFixture):
     shell = FakeShell(output="ok\n")
     calls = tool_call_reply(("bash", '{"command": "a"}'), ("bash", '{"command": "b", "timeout": 3600}'))
-    async with runtime.open(
-        calls, text_reply("Done."), shell_for=shell, detect_level=shell.level_detector()
-    ) as process:
+    async with runtime.open(calls, text_reply("Done."), shell=shell) as process:
         run = await process.run("Try")
         assert run.status is Status.DONE
     assert shell.commands == [("a", 120), ("b", 3600)]
@@ -100,12 +98,9 @@ async def test_an_approval_given_for_the_strict_sandbox_does_not_apply_to_a_lowe
     Shows: S17.
     """
     shell = FakeShell(output="ok\n")
-    options: dict[str, Any] = {
-        "shell_for": shell,
-        "detect_level": shell.level_detector(),
-        "approval_policy": ApprovalPolicy.ASK,
-    }
-    async with runtime.open(BASH_CALL, text_reply("Done."), **options) as process:
+    async with runtime.open(
+        BASH_CALL, text_reply("Done."), shell=shell, approval_policy=ApprovalPolicy.ASK
+    ) as process:
         run = await process.submit("Try")
         first = await process.wait_for_approval()
         assert first.level is SandboxLevel.STRICT
@@ -128,8 +123,7 @@ async def test_a_command_added_to_the_scope_still_requires_approval_below_strict
     steps = (tool_call_reply(("request_scope_expansion", expansion)), BASH_CALL, text_reply("Done."))
     async with runtime.open(
         *steps,
-        shell_for=shell,
-        detect_level=shell.level_detector(),
+        shell=shell,
         approval_policy=ApprovalPolicy.ASK,
     ) as process:
         await process.submit("Try")

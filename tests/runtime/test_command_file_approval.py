@@ -48,8 +48,7 @@ def shell() -> FakeShell:
 @pytest.fixture
 def ask_options(shell: FakeShell) -> dict[str, Any]:
     return {
-        "shell_for": shell,
-        "detect_level": shell.level_detector(),
+        "shell": shell,
         "approval_policy": ApprovalPolicy.ASK,
     }
 

@@ -96,13 +96,12 @@ async def test_tool_grants_policy_and_sandbox_level_decide_whether_a_call_requir
     """Shows: B053, T08, T12."""
     runtime.write_agent("general", front)
     shell = FakeShell(level=level)
-    ports: dict[str, Any] = {
-        "approval_policy": policy,
-        "shell_for": shell,
-        "detect_level": shell.level_detector(),
-    }
     async with runtime.open(
-        tool_call_reply(("act", "{}")), text_reply("Done."), tools=[make_act_tool(asks, access)], **ports
+        tool_call_reply(("act", "{}")),
+        text_reply("Done."),
+        tools=[make_act_tool(asks, access)],
+        approval_policy=policy,
+        shell=shell,
     ) as process:
         run = await process.run("Act.")
         approvals = await process.approvals()
@@ -163,8 +162,7 @@ async def test_an_approval_states_its_reason_and_the_sandbox_level_of_a_command(
         tool_call_reply(("act", "{}")),
         tools=[make_act_tool(None, access)],
         approval_policy=ASK,
-        shell_for=shell,
-        detect_level=shell.level_detector(),
+        shell=shell,
     ) as process:
         await process.run("Act.")
         (approval,) = await process.approvals()
@@ -182,8 +180,7 @@ async def test_the_approval_of_a_tool_that_always_asks_gives_that_as_its_reason(
         tool_call_reply(("act", "{}")),
         tools=[make_act_tool("always", access)],
         approval_policy=ASK,
-        shell_for=shell,
-        detect_level=shell.level_detector(),
+        shell=shell,
     ) as process:
         await process.run("Act.")
         (approval,) = await process.approvals()
@@ -197,14 +194,12 @@ async def test_no_command_runs_below_the_minimum_sandbox_level(
     runtime: RuntimeFixture, level: SandboxLevel, minimum: SandboxLevel, runs: bool
 ):
     shell = FakeShell(level=level)
-    ports: dict[str, Any] = {
-        "approval_policy": AUTO,
-        "shell_for": shell,
-        "detect_level": shell.level_detector(),
-        "minimum_sandbox_level": minimum,
-    }
     async with runtime.open(
-        tool_call_reply(("bash", '{"command": "ls"}')), text_reply("Done."), **ports
+        tool_call_reply(("bash", '{"command": "ls"}')),
+        text_reply("Done."),
+        approval_policy=AUTO,
+        shell=shell,
+        minimum_sandbox_level=minimum,
     ) as process:
         run = await process.run("Look.")
         if runs:
@@ -222,14 +217,12 @@ async def test_a_scope_expansion_for_a_command_is_refused_below_the_minimum_sand
 ):
     shell = FakeShell(level=NONE)
     request = {"tool": "bash", "resource": "ls", "reason": "To look."}
-    ports: dict[str, Any] = {
-        "approval_policy": ASK,
-        "shell_for": shell,
-        "detect_level": shell.level_detector(),
-        "minimum_sandbox_level": STRICT,
-    }
     async with runtime.open(
-        tool_call_reply(("request_scope_expansion", json.dumps(request))), text_reply("Done."), **ports
+        tool_call_reply(("request_scope_expansion", json.dumps(request))),
+        text_reply("Done."),
+        approval_policy=ASK,
+        shell=shell,
+        minimum_sandbox_level=STRICT,
     ) as process:
         (refused,) = await refusals(process, await process.run("Look."))
         assert refused["message"] == (
@@ -412,9 +405,7 @@ async def test_a_command_allowed_once_in_advance_runs_once_in_the_strict_sandbox
     shell = FakeShell(level=STRICT)
     bash_call = tool_call_reply(("bash", '{"command": "make all; make test"}'))
     script = [expansion_call("bash", "make all; make test"), bash_call, bash_call, text_reply("Done.")]
-    async with runtime.open(
-        *script, approval_policy=ASK, shell_for=shell, detect_level=shell.level_detector()
-    ) as process:
+    async with runtime.open(*script, approval_policy=ASK, shell=shell) as process:
         run = await process.run("Make.")
         await process.answer_only_approval(Answer.ALLOW)
         waiting = await process.wait(run)

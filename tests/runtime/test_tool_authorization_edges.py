@@ -40,9 +40,16 @@ def last_policy(policies: list[OperatorPolicy]) -> OperatorPolicy:
     return policies[-1]
 
 
-def expansion_call(name: str, resource: str) -> Any:
+def expansion_call(name: str, resource: str) -> ModelReply:
     request = {"tool": name, "resource": resource, "reason": "x"}
     return tool_call_reply(("request_scope_expansion", json.dumps(request)))
+
+
+EXPAND_AND_RUN_LS = (
+    expansion_call("bash", "ls"),
+    tool_call_reply(("bash", '{"command": "ls"}')),
+    text_reply("Done."),
+)
 
 
 async def test_an_approval_used_under_a_changed_policy_is_not_used_again_after_a_crash(
@@ -182,9 +189,7 @@ async def test_a_denied_command_is_refused_without_an_approval_request(runtime: 
     shell = FakeShell(level=SandboxLevel.STRICT)
     script = [tool_call_reply(("bash", '{"command": "ls; sudo\\nls"}')), text_reply("Done.")]
     for policy in ApprovalPolicy:
-        async with runtime.open(
-            *script, approval_policy=policy, shell_for=shell, detect_level=shell.level_detector()
-        ) as process:
+        async with runtime.open(*script, approval_policy=policy, shell=shell) as process:
             run = await process.run("Run.")
             (result,) = await process.tool_results(run)
             refused = json.loads(result.text)
@@ -202,16 +207,10 @@ async def test_below_strict_a_command_allowed_in_advance_requires_another_approv
 ):
     """Shows: S16, T10."""
     shell = FakeShell(level=level)
-    script = [
-        expansion_call("bash", "ls"),
-        tool_call_reply(("bash", '{"command": "ls"}')),
-        text_reply("Done."),
-    ]
     async with runtime.open(
-        *script,
+        *EXPAND_AND_RUN_LS,
         approval_policy=ApprovalPolicy.AUTO,
-        shell_for=shell,
-        detect_level=shell.level_detector(),
+        shell=shell,
     ) as process:
         run = await process.run("Run.")
         await process.answer_only_approval(Answer.ALLOW)
@@ -228,8 +227,7 @@ async def test_an_approval_of_one_of_two_equal_calls_applies_to_that_call_only(r
         calls,
         text_reply("Done."),
         approval_policy=ApprovalPolicy.ASK,
-        shell_for=shell,
-        detect_level=shell.level_detector(),
+        shell=shell,
     ) as process:
         run = await process.run("Run.")
         first, second = await process.approvals()
@@ -245,16 +243,10 @@ async def test_an_approval_of_one_of_two_equal_calls_applies_to_that_call_only(r
 async def test_a_command_added_to_the_scope_runs_without_an_approval_of_its_own(runtime: RuntimeFixture):
     """Shows: A093."""
     shell = FakeShell(level=SandboxLevel.STRICT)
-    script = [
-        expansion_call("bash", "ls"),
-        tool_call_reply(("bash", '{"command": "ls"}')),
-        text_reply("Done."),
-    ]
     async with runtime.open(
-        *script,
+        *EXPAND_AND_RUN_LS,
         approval_policy=ApprovalPolicy.ASK,
-        shell_for=shell,
-        detect_level=shell.level_detector(),
+        shell=shell,
     ) as process:
         run = await process.run("Run.")
         await process.answer_only_approval(Answer.ADD)
@@ -272,16 +264,14 @@ async def test_an_approval_for_the_strict_sandbox_does_not_apply_below_it(runtim
     async with runtime.open(
         bash_call,
         approval_policy=ApprovalPolicy.ASK,
-        shell_for=strict_shell,
-        detect_level=strict_shell.level_detector(),
+        shell=strict_shell,
     ) as process:
         run = await process.run("Run.")
         (first,) = await process.approvals()
     async with runtime.open(
         text_reply("Done."),
         approval_policy=ApprovalPolicy.ASK,
-        shell_for=unsandboxed_shell,
-        detect_level=unsandboxed_shell.level_detector(),
+        shell=unsandboxed_shell,
     ) as process:
         await run_control.answer_approval(
             first.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: False
