@@ -39,6 +39,15 @@ class FakeScheduler:
         worker.start(SchedulerCallbacks(**(callbacks | self.overrides)))
         return worker
 
+    async def execute(self, *runs: str, timeout_s: float = 5) -> None:
+        """Submit runs that end at once, wait for the end of the first one, and close the worker."""
+        self.gate.set()
+        worker = self.start_worker()
+        for run in runs:
+            worker.submit(run)
+        await asyncio.wait_for(worker.wait(runs[0]), timeout_s)
+        await worker.close()
+
     async def _claim_run(self, run_id: str) -> ClaimResult:
         return ClaimResult.CLAIMED
 
@@ -92,13 +101,9 @@ async def test_a_submitted_run_is_executed_and_can_be_waited_for():
 
 async def test_a_run_without_a_free_slot_is_claimed_again_after_dead_claims_are_released():
     fake = FakeScheduler(claim_run=claim_results(ClaimResult.NO_FREE_SLOT, ClaimResult.CLAIMED))
-    worker = fake.start_worker()
-    fake.gate.set()
-    worker.submit("a")
-    await asyncio.wait_for(worker.wait("a"), 5)
+    await fake.execute("a")
     assert fake.executed == ["a"]
     assert fake.released >= 1
-    await worker.close()
 
 
 async def test_a_run_of_a_busy_session_lets_other_runs_pass():
@@ -106,23 +111,14 @@ async def test_a_run_of_a_busy_session_lets_other_runs_pass():
         return ClaimResult.SESSION_BUSY if run_id == "a" and not fake.executed else ClaimResult.CLAIMED
 
     fake = FakeScheduler(claim_run=claim)
-    fake.gate.set()
-    worker = fake.start_worker()
-    worker.submit("a")
-    worker.submit("b")
-    await asyncio.wait_for(worker.wait("a"), 5)
+    await fake.execute("a", "b")
     assert fake.executed == ["b", "a"]
-    await worker.close()
 
 
 async def test_a_failed_claim_is_retried():
     fake = FakeScheduler(claim_run=claim_results(DiskError("the disk is full"), ClaimResult.CLAIMED))
-    fake.gate.set()
-    worker = fake.start_worker()
-    worker.submit("a")
-    await asyncio.wait_for(worker.wait("a"), 5)
+    await fake.execute("a")
     assert fake.executed == ["a"]
-    await worker.close()
 
 
 async def test_a_claim_longer_than_a_poll_interval_does_not_stop_later_claims():
@@ -136,12 +132,8 @@ async def test_a_claim_longer_than_a_poll_interval_does_not_stop_later_claims():
         return result
 
     fake = FakeScheduler(claim_run=claim)
-    fake.gate.set()
-    worker = fake.start_worker()
-    worker.submit("a")
-    await asyncio.wait_for(worker.wait("a"), 10)
+    await fake.execute("a", timeout_s=10)
     assert (fake.executed, results) == (["a"], [])
-    await worker.close()
 
 
 async def test_a_cancelled_queued_run_is_no_longer_waited_for():
@@ -263,12 +255,8 @@ async def test_a_run_whose_failure_cannot_be_saved_does_not_affect_other_runs():
 
 async def test_a_bug_in_a_claim_fails_that_run():
     fake = FakeScheduler(claim_run=claim_results(ZeroDivisionError("a defect"), ClaimResult.CLAIMED))
-    fake.gate.set()
-    worker = fake.start_worker()
-    worker.submit("a")
-    await asyncio.wait_for(worker.wait("a"), 5)
+    await fake.execute("a")
     assert [(run, type(error)) for run, error in fake.failures] == [("a", ZeroDivisionError)]
-    await worker.close()
 
 
 async def test_a_failed_ledger_query_is_repeated():

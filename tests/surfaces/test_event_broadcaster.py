@@ -82,6 +82,13 @@ class BroadcasterFixture:
 
         await (ledger or self.app.context.ledger).write(emit_events)
 
+    async def write_and_read_one(self, after: int | None = None) -> list[int]:
+        """Subscribe, write one event, and return the numbers of the first events that arrive."""
+        reader = await self.subscribe(after)
+        await self.write_events(1)
+        await reader.read_until(lambda: reader.numbers)
+        return reader.numbers
+
 
 @asynccontextmanager
 async def open_app(env: dict[str, str], url: str = "") -> AsyncGenerator[BroadcasterFixture]:
@@ -189,19 +196,13 @@ async def test_a_reconnecting_client_receives_the_missed_events_once(isolated_en
 async def test_a_client_without_a_last_event_id_receives_only_new_events(isolated_env: dict[str, str]):
     async with open_app(isolated_env) as fixture:
         await fixture.write_events(5)
-        reader = await fixture.subscribe()
-        await fixture.write_events(1)
-        await reader.read_until(lambda: reader.numbers)
-        assert reader.numbers == [6]
+        assert await fixture.write_and_read_one() == [6]
 
 
 async def test_a_last_event_id_beyond_the_ledger_is_ignored(isolated_env: dict[str, str]):
     async with open_app(isolated_env) as fixture:
         await fixture.write_events(5)
-        reader = await fixture.subscribe(10**18)
-        await fixture.write_events(1)
-        await reader.read_until(lambda: reader.numbers)
-        assert reader.numbers == [6]
+        assert await fixture.write_and_read_one(10**18) == [6]
 
 
 async def test_a_burst_of_events_disconnects_no_client_that_reads(isolated_env: dict[str, str]):
@@ -247,10 +248,7 @@ async def test_events_are_not_broadcast_while_no_client_is_subscribed(isolated_e
         fixture.broadcaster.unsubscribe(reader.stream)
         assert not fixture.broadcaster.has_listeners
         await fixture.write_events(3)
-        reader = await fixture.subscribe()
-        await fixture.write_events(1)
-        await reader.read_until(lambda: reader.numbers)
-        assert reader.numbers == [4]
+        assert await fixture.write_and_read_one() == [4]
 
 
 async def test_closing_the_broadcaster_ends_streams_after_their_last_event(isolated_env: dict[str, str]):
