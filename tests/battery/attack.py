@@ -41,7 +41,10 @@ class ToolUse:
     args: dict[str, Any]
 
     def as_call(self, placeholders: dict[str, str]) -> dict[str, Any]:
-        args = {key: fill_placeholders(value, placeholders) for key, value in self.args.items()}
+        args = {
+            key: fill_placeholders(value, placeholders) if isinstance(value, str) else value
+            for key, value in self.args.items()
+        }
         return {"name": self.tool, "args": args}
 
     def as_shell_call(self, placeholders: dict[str, str]) -> dict[str, Any]:
@@ -76,11 +79,10 @@ class Attack:
     """Return evidence beyond what is checked after every attack; empty for none."""
 
 
-def fill_placeholders(value: Any, placeholders: dict[str, str]) -> Any:
-    if isinstance(value, str):
-        for name, text in placeholders.items():
-            value = value.replace(f"@{name}@", text)
-    return value
+def fill_placeholders(template: str, placeholders: dict[str, str]) -> str:
+    for name, text in placeholders.items():
+        template = template.replace(f"@{name}@", text)
+    return template
 
 
 def bash(command: str, seconds: int = 20) -> ToolUse:

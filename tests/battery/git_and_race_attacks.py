@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from attack import Family, bash, python, tool_use
+from attack import Family, ToolUse, bash, python, tool_use
 from target_machine import TargetMachine
 
 PROTECTED_FILES = Family("protected files")
@@ -166,7 +166,7 @@ def _swap_repeatedly(
     return before, after
 
 
-def _race(name: str, one: str, target: str, *turns: Any, **options: Any) -> None:
+def _race(name: str, one: str, target: str, *turns: tuple[ToolUse, ...], **options: Any) -> None:
     before, after = _swap_repeatedly(one, "swapped", target)
     RACES.calls(name, *turns, before=before, after=after, **options)
 

@@ -46,7 +46,7 @@ async def request_tool_calls(*fragments: dict[str, Any]) -> list[tuple[str, str]
     return [(call.tool, call.arguments) for call in reply.tool_calls]
 
 
-def events(*values: Any) -> bytes:
+def events(*values: object) -> bytes:
     return b"".join(b"data: " + msgspec.json.encode(value) + b"\n\n" for value in values)
 
 

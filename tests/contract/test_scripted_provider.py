@@ -16,7 +16,7 @@ from retinue.providers.scripted import ScriptedProvider
 from retinue.testing.fixed_clock import fixed_clock
 
 
-def write_script(tmp_path: Path, script: Any) -> Path:
+def write_script(tmp_path: Path, script: object) -> Path:
     path = tmp_path / "script.json"
     path.write_bytes(msgspec.json.encode(script))
     return path

@@ -143,7 +143,7 @@ def test_an_empty_tool_list_allows_nothing_and_null_sets_no_restriction(front: s
         ("ceiling: {tools: [read], writable: false}", "ceiling", {"tools": ("read",), "writable": False}),
     ],
 )  # fmt: skip
-def test_other_spellings_of_a_field_are_equivalent(front: str, field: str, value: Any):
+def test_other_spellings_of_a_field_are_equivalent(front: str, field: str, value: object):
     """Shows: C002, C009, D005, D006."""
     body = "" if "systemPrompt" in front else "Be good."
     assert getattr(parse_definition(front, body), field) == value

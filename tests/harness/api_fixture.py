@@ -56,20 +56,26 @@ class ApiClient:
     async def get(self, path: str, **query: Any) -> ApiResponse:
         return await self.request("GET", path, query=query)
 
-    async def post(self, path: str, body: Any = None, *, key: str = "") -> ApiResponse:
+    async def post(self, path: str, body: object = None, *, key: str = "") -> ApiResponse:
         return await self.request("POST", path, body=body, key=key)
 
-    async def put(self, path: str, body: Any) -> ApiResponse:
+    async def put(self, path: str, body: object) -> ApiResponse:
         return await self.request("PUT", path, body=body)
 
-    async def patch(self, path: str, body: Any) -> ApiResponse:
+    async def patch(self, path: str, body: object) -> ApiResponse:
         return await self.request("PATCH", path, body=body)
 
     async def delete(self, path: str) -> ApiResponse:
         return await self.request("DELETE", path)
 
     async def request(
-        self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None, key: str = ""
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: dict[str, Any] | None = None,
+        key: str = "",
     ) -> ApiResponse:
         params = {
             name: str(value).lower() if isinstance(value, bool) else str(value)

@@ -194,10 +194,10 @@ class PageDaemon:
         if self.stderr_task is not None:
             await self.stderr_task
 
-    async def call_api(self, method: str, path: str, body: Any = None) -> Any:
+    async def call_api(self, method: str, path: str, body: object = None) -> Any:
         """Call the API with the token of the home."""
         headers = {"Authorization": f"Bearer {(self.home / 'token').read_text().strip()}"}
-        json_body: Any = None if method in ("GET", "DELETE") else (body or {})
+        json_body: object = None if method in ("GET", "DELETE") else (body or {})
         async with self.client.request(
             method, f"{self.base}/api{path}", headers=headers, json=json_body
         ) as response:

@@ -190,6 +190,6 @@ async def spawn_and_wait(
     return await app.runs.wait(run.id)
 
 
-def _block(block: Any) -> str:
+def _block(block: dict[str, Any]) -> str:
     """Return the text of a block of an Anthropic message."""
     return str(block.get("text") or block.get("content") or json.dumps(block.get("input")))

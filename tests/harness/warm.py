@@ -25,7 +25,7 @@ import time
 import types
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import retinue
 
@@ -116,7 +116,7 @@ def become_process(request: dict[str, Any]) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _stream(fd: int, name: str, old: Any) -> Any:
+def _stream(fd: int, name: str, old: TextIO) -> TextIO:
     """Create a standard stream like the interpreter does at its start."""
     raw: Any = io.FileIO(fd, "wb" if fd else "rb", closefd=False)
     line_buffered = fd == 2 or raw.isatty()

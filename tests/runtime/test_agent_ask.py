@@ -127,7 +127,7 @@ async def test_an_unknown_agent_id_is_not_found(runtime: RuntimeFixture, agent_i
     ],
 )
 async def test_invalid_agent_ask_arguments_are_reported(
-    runtime: RuntimeFixture, arguments: Any, problem: str
+    runtime: RuntimeFixture, arguments: object, problem: str
 ):
     write_agents(runtime)
     async with runtime.open(

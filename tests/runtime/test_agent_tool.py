@@ -113,7 +113,7 @@ async def test_the_general_agent_can_call_itself_by_omitting_the_name(runtime: R
     ],
 )
 async def test_invalid_arguments_are_reported_and_start_no_run(
-    runtime: RuntimeFixture, arguments: Any, problem: str
+    runtime: RuntimeFixture, arguments: object, problem: str
 ):
     """Shows: B003, B004."""
     async with open_main_and_helper(

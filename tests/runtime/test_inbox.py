@@ -15,7 +15,7 @@ from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Run
 from retinue.domain.transcript import Notice
-from retinue.interfaces import Call, Transaction
+from retinue.interfaces import Call, Ledger, Transaction
 from retinue.runtime.inbox import drain_inbox
 from retinue.testing.scripted_provider import FakeProvider, ScriptedStep, text_reply, tool_call_reply
 
@@ -38,7 +38,7 @@ class SlowProvider:
     """A provider that holds its second reply to main until the runs of helper have ended."""
 
     provider: FakeProvider
-    ledger: Any
+    ledger: Ledger
     expected_deliveries: int = 1
     main_requests: int = 0
     second_requested: asyncio.Event = field(default_factory=asyncio.Event)

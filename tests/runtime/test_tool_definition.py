@@ -355,7 +355,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES, st.booleans())
-def test_all_json_within_the_limits_is_accepted(value: Any, ascii_only: bool):
+def test_all_json_within_the_limits_is_accepted(value: object, ascii_only: bool):
     check_json_limits(json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass"))
 
 
@@ -387,7 +387,7 @@ async def tool_with_callable(value: Callable[[], int]) -> str:
     return ""
 
 
-def with_annotation(annotation: Any) -> Callable[..., Any]:
+def with_annotation(annotation: object) -> Callable[..., Any]:
     """Make a tool function whose only parameter has this annotation."""
 
     async def mistaken(value: Any) -> str:

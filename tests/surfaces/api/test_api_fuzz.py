@@ -37,7 +37,7 @@ class DaemonApi:
     url: str
     http: requests.Session
 
-    def call(self, method: str, path: str, body: Any = None) -> Any:
+    def call(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
         return self.http.request(method, f"{self.url}{path}", json=body, timeout=TIMEOUT_S).json()
 
     def existing_refs(self, label: str) -> list[str]:

@@ -252,7 +252,7 @@ async def _start_daemon(env: dict[str, str], folder: Path) -> asyncio.subprocess
     return process
 
 
-async def _request_json(home: Path, method: str, path: str, body: Any = None, key: str = "") -> Any:
+async def _request_json(home: Path, method: str, path: str, body: object = None, key: str = "") -> Any:
     with daemon_client.socket_path(home) as socket:
         connector = aiohttp.UnixConnector(socket)
         headers = {"Idempotency-Key": key} if key else {}
