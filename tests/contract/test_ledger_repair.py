@@ -2,14 +2,12 @@
 
 import asyncio
 import random
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ledger_file import change_ledger, write_runs
+from ledger_file import change_ledger, lock_ledger, write_runs
 
 from retinue.errors import DiskError, NotFound, SessionLocked, Unreadable
 from retinue.ledger.repair import damaged_copies, find_damage, find_page_damage, rename_damaged_ledger
@@ -95,8 +93,7 @@ async def test_an_empty_or_locked_ledger_is_not_damaged(tmp_path: Path):
     path.touch()
     assert find_damage(path) is None
     await write_runs(path, 1)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
+    with lock_ledger(path):
         assert find_damage(path) is None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_file import query_ledger
+from ledger_file import lock_ledger, query_ledger
 
 from retinue.domain.event import Event
 from retinue.errors import DiskError, Failed, RetinueError, SessionLocked, Unreadable
@@ -124,8 +124,7 @@ async def test_a_read_does_not_wait_for_a_writer_and_sees_the_committed_state(tm
     path = tmp_path / "ledger.db"
     async with open_ledger(path) as ledger:
         await ledger.write(lambda tx: tx.add_run(make_run("r1")))
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with lock_ledger(path) as connection:
             connection.execute("DELETE FROM runs")
             assert await ledger.read(lambda tx: tx.get_run("r1")) == make_run("r1")
             connection.execute("ROLLBACK")
@@ -136,8 +135,7 @@ async def test_a_write_waits_for_another_process_without_blocking_the_event_loop
     path = tmp_path / "ledger.db"
     async with open_ledger(path) as ledger:
         await ledger.write(lambda tx: tx.add_run(make_run("r1")))
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with lock_ledger(path) as connection:
             writes = [
                 asyncio.create_task(ledger.write(lambda tx, n=n: tx.add_run(make_run(n))))
                 for n in ("r2", "r3")
@@ -153,8 +151,7 @@ async def test_a_write_waits_for_another_process_without_blocking_the_event_loop
 async def test_opening_waits_for_a_lock_of_another_process(tmp_path: Path):
     """Shows: P27."""
     path = tmp_path / "ledger.db"
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("BEGIN EXCLUSIVE")
+    with lock_ledger(path, "EXCLUSIVE") as connection:
         async with open_ledger(path) as ledger:
             write = asyncio.create_task(ledger.write(lambda tx: tx.add_run(make_run("r1"))))
             await asyncio.sleep(0.2)
@@ -183,8 +180,7 @@ async def test_a_write_blocked_by_another_process_fails_and_the_ledger_stays_usa
     path = tmp_path / "ledger.db"
     async with open_ledger(path, busy_timeout_s=0.05) as ledger:
         await ledger.write(lambda tx: tx.add_run(make_run("r1")))
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with lock_ledger(path) as connection:
             with pytest.raises(SessionLocked, match="the ledger is locked by another process"):
                 await ledger.write(lambda tx: tx.add_run(make_run("r2")))
             connection.execute("COMMIT")
@@ -195,8 +191,7 @@ async def test_the_busy_timeout_is_ten_seconds_and_also_applies_to_opening(tmp_p
     """Shows: P27."""
     assert database.BUSY_TIMEOUT_S == 10
     path = tmp_path / "ledger.db"
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("BEGIN EXCLUSIVE")
+    with lock_ledger(path, "EXCLUSIVE") as connection:
         async with open_ledger(path, busy_timeout_s=0.05) as ledger:
             with pytest.raises(SessionLocked, match="the ledger is locked by another process"):
                 await ledger.read(lambda tx: tx.find_runs())

@@ -2,9 +2,10 @@
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from retinue.testing.ledgers import make_run, open_ledger
 
@@ -17,6 +18,16 @@ def query_ledger(path: Path, sql: str) -> list[tuple[Any, ...]]:
 def change_ledger(path: Path, sql: str) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(sql)
+
+
+@contextmanager
+def lock_ledger(
+    path: Path, lock: Literal["IMMEDIATE", "EXCLUSIVE"] = "IMMEDIATE"
+) -> Generator[sqlite3.Connection]:
+    """Begin a transaction that locks a ledger, as another process would."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"BEGIN {lock}")
+        yield connection
 
 
 async def write_runs(path: Path, count: int) -> None:
