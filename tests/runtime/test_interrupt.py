@@ -44,11 +44,15 @@ async def open_with_waiting_run(
         yield process, run
 
 
-async def start_talking(process: RuntimeProcess) -> Run:
-    """Create a run and wait until its model is in the middle of a reply."""
-    run = await process.submit("Talk.")
-    await process.wait_for_event("text.delta")
-    return run
+@asynccontextmanager
+async def open_with_talking_run(
+    runtime: RuntimeFixture, *later_steps: ScriptedStep
+) -> AsyncGenerator[tuple[RuntimeProcess, Run]]:
+    """Open a process whose run has received "Half of thi" of a reply; the later steps answer its next requests."""
+    async with runtime.open(text_reply("Half of this is saved."), *later_steps, hold=True) as process:
+        run = await process.submit("Talk.")
+        await process.wait_for_event("text.delta")
+        yield process, run
 
 
 async def interrupt_and_wait(process: RuntimeProcess, run: Run) -> Run:
@@ -70,10 +74,7 @@ async def test_an_interrupt_aborts_the_streaming_reply_and_the_run_ends_with_a_s
     runtime: RuntimeFixture,
 ):
     """Shows: L009, B023."""
-    async with runtime.open(
-        text_reply("Half of this is saved."), text_reply("In short: half."), hold=True
-    ) as process:
-        run = await start_talking(process)
+    async with open_with_talking_run(runtime, text_reply("In short: half.")) as (process, run):
         process.provider.hold_until = None
         ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason) == ENDED
@@ -89,10 +90,7 @@ async def test_an_interrupt_aborts_the_streaming_reply_and_the_run_ends_with_a_s
 
 async def test_an_interrupt_from_the_same_process_takes_effect_at_once(runtime: RuntimeFixture):
     """The worker does not wait for its next poll: a few turns of the event loop are enough."""
-    async with runtime.open(
-        text_reply("Half of this is saved."), text_reply("In short: half."), hold=True
-    ) as process:
-        run = await start_talking(process)
+    async with open_with_talking_run(runtime, text_reply("In short: half.")) as (process, run):
         await interrupt_run(run.id, process.context)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -128,15 +126,11 @@ async def test_a_run_whose_summary_fails_or_times_out_ends_with_the_text_so_far(
 ):
     """Shows: B023."""
     failed = ModelFailed("the server is gone", reason="unreachable")
-    async with runtime.open(text_reply("Half of this is saved."), failed, hold=True) as process:
-        run = await start_talking(process)
+    async with open_with_talking_run(runtime, failed) as (process, run):
         ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Half of thi")
     monkeypatch.setattr(model_turn, "SUMMARY_SECONDS", 0.05)
-    async with runtime.open(
-        text_reply("Half of this is saved."), text_reply("Never all of it."), hold=True
-    ) as process:
-        run = await start_talking(process)
+    async with open_with_talking_run(runtime, text_reply("Never all of it.")) as (process, run):
         ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Never al")
 
@@ -238,8 +232,7 @@ async def test_an_interrupt_from_another_process_reaches_the_process_that_execut
     runtime: RuntimeFixture,
 ):
     """Shows: L009."""
-    async with runtime.open(text_reply("Half of this is saved."), text_reply("In short."), hold=True) as here:
-        run = await start_talking(here)
+    async with open_with_talking_run(runtime, text_reply("In short.")) as (here, run):
         here.provider.hold_until = None
         async with runtime.open(text_reply("never")) as there:
             await interrupt_run(run.id, there.context)
@@ -249,8 +242,8 @@ async def test_an_interrupt_from_another_process_reaches_the_process_that_execut
 
 
 async def test_a_run_whose_process_died_summarises_in_the_process_that_interrupts_it(runtime: RuntimeFixture):
-    async with runtime.open(text_reply("Half of this is saved."), hold=True) as process:
-        run = await start_talking(process)
+    async with open_with_talking_run(runtime) as (_, run):
+        pass  # The process dies with the block.
     async with runtime.open(text_reply("I had hardly begun."), text_reply("never")) as process:
         ended = await interrupt_and_wait(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had hardly begun.")
@@ -260,10 +253,7 @@ async def test_a_run_whose_process_died_summarises_in_the_process_that_interrupt
 async def test_a_run_whose_process_dies_during_its_summary_summarises_once_when_resumed(
     runtime: RuntimeFixture,
 ):
-    async with runtime.open(
-        text_reply("Half of this is saved."), text_reply("Never whole."), hold=True
-    ) as process:
-        run = await start_talking(process)
+    async with open_with_talking_run(runtime, text_reply("Never whole.")) as (process, run):
         await interrupt_run(run.id, process.context)
 
         async def summary_requested() -> bool:
@@ -327,10 +317,7 @@ async def test_a_cancel_ends_an_interrupted_run_at_once_and_an_interrupt_does_no
     runtime: RuntimeFixture,
 ):
     """Shows: L009."""
-    async with runtime.open(
-        text_reply("Half of this is saved."), text_reply("Never whole."), hold=True
-    ) as process:
-        run = await start_talking(process)
+    async with open_with_talking_run(runtime, text_reply("Never whole.")) as (process, run):
         await interrupt_run(run.id, process.context)
         ended = await process.cancel(run)
         assert (ended.status, ended.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
