@@ -79,7 +79,7 @@ class Conversation(Protocol):
         ended or failed.
         """
 
-    async def refresh(self) -> bool:
+    async def reload_if_edited(self) -> bool:
         """Reload the file if a person edited it; return True if the entries have changed.
 
         Entries that this process appended are appended again if the editor overwrote them.

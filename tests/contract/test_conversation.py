@@ -231,12 +231,12 @@ async def test_an_edit_in_place_during_a_run_changes_the_conversation(store: Fil
     async with store.open(session) as conversation:
         await conversation.append(PROMPT)
         conversation.provider_cache["encoded"] = 1
-        assert await conversation.refresh() is False
+        assert await conversation.reload_if_edited() is False
         assert conversation.provider_cache == {"encoded": 1}
         session_file(session).write_text(
             session_file(session).read_text().replace("Find it.", "Find them all.")
         )
-        assert await conversation.refresh() is True
+        assert await conversation.reload_if_edited() is True
         assert conversation.provider_cache == {}
         assert entry_texts(conversation.entries) == ["Find them all."]
         await conversation.append(ANSWER)
@@ -277,7 +277,7 @@ async def test_a_refresh_restores_an_entry_that_a_stale_save_dropped(store: File
         stale = session_file(session).read_text()
         await conversation.append(ANSWER)
         session_file(session).write_text(stale)
-        await conversation.refresh()
+        await conversation.reload_if_edited()
         assert conversation.entries == [PROMPT, ANSWER]
     assert (await store.read_entries(session))[0] == [PROMPT, ANSWER]
 
@@ -292,7 +292,7 @@ async def test_entries_that_the_user_deletes_while_the_conversation_is_idle_stay
         await conversation.append(ANSWER)
         await conversation.write_idle_prompt()
         session_file(session).write_text(first)
-        assert await conversation.refresh() is True
+        assert await conversation.reload_if_edited() is True
         assert conversation.entries == [PROMPT]
     async with store.open(session) as conversation:
         assert conversation.entries == [PROMPT]
@@ -432,7 +432,7 @@ async def test_a_closed_conversation_refuses_to_write(store: FileStore, session:
         await conversation.append(PROMPT)
     with pytest.raises(Failed, match="not open any more"):
         await conversation.append(ANSWER)
-    assert await conversation.refresh() is False
+    assert await conversation.reload_if_edited() is False
 
 
 async def test_a_cancelled_opening_releases_the_lock(store: FileStore, session: Session):

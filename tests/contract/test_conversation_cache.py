@@ -34,7 +34,7 @@ random_entries: st.SearchStrategy[Entry] = st.one_of(
         stop_reason=words,
         thoughts=st.lists(words, max_size=2).map(tuple),
     ),
-    st.builds(ToolCall, id=st.uuids().map(str), tool=st.just("read"), args=words, parse_error=words),
+    st.builds(ToolCall, id=st.uuids().map(str), tool=st.just("read"), args=words, invalid_reason=words),
     st.builds(
         ToolResult, call_id=st.uuids().map(str), text=words, ok=st.booleans(), duration_ms=st.integers(0, 9)
     ),

@@ -50,7 +50,7 @@ async def test_an_editor_that_keeps_saving_stale_text_loses_no_entry_of_the_run(
         finally:
             stop.set()
             await asyncio.to_thread(editor.join)
-        await conversation.refresh()
+        await conversation.reload_if_edited()
         ids = [each.id for each in conversation.entries]
         assert sorted(ids) == sorted(["u", *acknowledged])
     entries, problems = await store.read_entries(session)

@@ -263,14 +263,14 @@ async def apply_step(editor: SessionEditor, conversation: FileConversation, kind
     elif kind == "rest":
         await conversation.write_idle_prompt()
     elif kind == "take":
-        await conversation.refresh()
+        await conversation.reload_if_edited()
         if conversation.typed_text():
             await conversation.save_typed_text(
                 Message(id=f"t{number}", role="user", text=conversation.typed_text())
             )
     else:
         editor.save(edit_file(editor.path.read_bytes(), kind, number), renamed=bool(number % 2))
-    await conversation.refresh()
+    await conversation.reload_if_edited()
 
 
 def edit_file(data: bytes, kind: str, number: int) -> bytes:
@@ -363,7 +363,7 @@ async def test_an_edit_before_the_window_stays_and_does_not_change_the_loaded_en
         assert conversation.is_truncated
         before, conversation.provider_cache["encoded"] = list(conversation.entries), 1
         editor.save(editor.path.read_bytes().replace(b"\nold ", b"\nnew ", 1), renamed=True)
-        assert await conversation.refresh() is False
+        assert await conversation.reload_if_edited() is False
         assert (conversation.entries, conversation.provider_cache) == (before, {"encoded": 1})
         await conversation.append(Message(id="last", role="agent", text="Good."))
     assert b"\nnew old" in editor.path.read_bytes()
@@ -380,7 +380,7 @@ async def test_an_entry_is_not_appended_again_after_the_user_pasted_more_than_a_
     async with editor.store.open(editor.session) as conversation:
         await conversation.append(Message(id="mine", role="user", text="Mine."))
         editor.path.write_bytes(editor.path.read_bytes() + pasted)
-        await conversation.refresh()
+        await conversation.reload_if_edited()
         assert all(entry.id != "mine" for entry in conversation.entries)
         await conversation.append(Message(id="more", role="agent", text="More."))
     assert editor.path.read_bytes().count(b"id=mine ") == editor.path.read_bytes().count(b"id=more ") == 1
@@ -426,7 +426,7 @@ async def test_opening_a_long_session_reads_only_its_tail(tmp_path: Path):
     async with store.open(editor.session) as conversation:
         assert conversation.is_truncated
         await conversation.append(Message(id="new", role="user", text="And now?"))
-        assert not await conversation.refresh()
+        assert not await conversation.reload_if_edited()
         assert count_bytes_read() - before < 2 << 20
     store.close()
 

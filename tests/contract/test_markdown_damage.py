@@ -22,7 +22,7 @@ ENTRIES: tuple[Entry, ...] = (
         tool_call_count=1,
         run="r1",
     ),
-    ToolCall(id="01C", tool="grep", args='{"pattern": "x"}', run="r1", parse_error="cut"),
+    ToolCall(id="01C", tool="grep", args='{"pattern": "x"}', run="r1", invalid_reason="cut"),
     ToolResult(call_id="01C", text="a:1: x\n", ok=False, duration_ms=12, run="r1"),
     Notice(id="01D", topic="nudge", text="Go on.\r\n", run="r1"),
     Message(id="01E", role="agent", text="Found.", stop_reason="length", run="r1"),

@@ -51,7 +51,7 @@ def change_status(run: Run, status: Status) -> Run:
     if status is Status.WAITING:
         return run.suspend(WaitReason.CHILD)
     if status is Status.QUEUED:
-        return run.requeue_attempt()
+        return run.requeue_after_crash()
     return run.finish(status, at=LATER)
 
 
@@ -94,14 +94,16 @@ def test_a_waiting_run_always_has_a_reason_and_a_finished_run_never_an_owner(sta
 
 def test_a_restarted_run_keeps_its_first_start_and_deadline():
     started = RUN.start(owner_id="a", at=AT, deadline_at=LATER)
-    restarted = started.requeue_attempt().start(owner_id="b", at=LATER, deadline_at=LATER + timedelta(days=1))
+    restarted = started.requeue_after_crash().start(
+        owner_id="b", at=LATER, deadline_at=LATER + timedelta(days=1)
+    )
     assert (restarted.started_at, restarted.deadline_at, restarted.owner_id, restarted.attempts) == (
         AT,
         LATER,
         "b",
         2,
     )
-    assert started.requeue_attempt().owner_id == ""
+    assert started.requeue_after_crash().owner_id == ""
 
 
 def test_recording_replies_adds_up_usage_and_keeps_the_last_text():

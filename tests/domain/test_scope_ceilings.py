@@ -178,7 +178,7 @@ def test_a_child_never_has_more_permissions_than_its_inherited_ceiling(
     parent = replace(parent_scope, tmp_folder="")
     for access, path in PAIRS:
         if child.check_path(path, access).ok:
-            assert inherited.path_objection(path, access) is None
+            assert inherited.path_denying_rule(path, access) is None
             assert parent_agent.ceiling is not None or parent.check_path(path, access).ok
     for name in NAMES:
         if child.check_tool(name).ok:
@@ -194,7 +194,9 @@ def test_a_user_grant_for_a_file_opens_only_that_file(scope: Scope, path: str, a
     verdict = granted.check_path(path, access)
     if scope.closing_rule(path) or not scope.has_paths:
         assert not verdict.ok
-    firm = [each for each in scope.ceilings if each.is_operator_ceiling and each.path_objection(path, access)]
+    firm = [
+        each for each in scope.ceilings if each.is_operator_ceiling and each.path_denying_rule(path, access)
+    ]
     if firm and not granted.is_private_tmp(path):
         assert not verdict.ok
     if access == "write" and not scope.writable and not granted.is_private_tmp(path):
@@ -366,11 +368,11 @@ OBJECTIONS: list[tuple[Ceiling, str, Access, str | None]] = [
 def test_an_objection_names_the_owner_of_the_ceiling(
     ceiling: Ceiling, path: str, access: Access, objection: str | None
 ):
-    assert ceiling.path_objection(path, access) == objection
+    assert ceiling.path_denying_rule(path, access) == objection
 
 
 def test_a_ceiling_pattern_for_tmp_applies_if_tmp_is_the_workspace():
-    assert Ceiling(set_by="s", read=("/tmp/**",)).path_objection("/tmp/a", "read", own_tmp=False) is None
+    assert Ceiling(set_by="s", read=("/tmp/**",)).path_denying_rule("/tmp/a", "read", own_tmp=False) is None
     scope = Scope(root="/tmp", read=("/tmp/**",), ceilings=(Ceiling(set_by="s", read=("/tmp/**",)),))
     assert scope.check_path("/tmp/a").ok
 

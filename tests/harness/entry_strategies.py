@@ -18,7 +18,13 @@ def build_entries(
     return st.one_of(
         messages,
         st.builds(
-            ToolCall, id=ids, tool=ids, args=bodies, at=short_texts, run=short_texts, parse_error=parse_errors
+            ToolCall,
+            id=ids,
+            tool=ids,
+            args=bodies,
+            at=short_texts,
+            run=short_texts,
+            invalid_reason=parse_errors,
         ),
         st.builds(
             ToolResult,

@@ -13,7 +13,7 @@ from retinue.agents.frontmatter import with_paths, with_prompt
 from retinue.agents.registry import FileAgentRegistry
 from retinue.app.composition import reject_question, scheduler_callbacks
 from retinue.app.home_access import HomeAccess
-from retinue.app.run_queries import interrupted_runs
+from retinue.app.run_queries import orphaned_runs
 from retinue.app.stored_sessions import StoredSessions
 from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.ceiling import OperatorPolicy
@@ -39,7 +39,7 @@ from retinue.interfaces import (
     WorktreeAccess,
 )
 from retinue.runtime import run_control, run_end
-from retinue.runtime.crash_suspects import resume_interrupted_runs
+from retinue.runtime.crash_suspects import resume_orphaned_runs
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sessions.store import FileStore
 from retinue.testing.shells import no_sandbox_level, refusing_shell_for
@@ -143,9 +143,9 @@ class InterleavedConversation:
         await self._conversation.append(*entries, sync=sync)
         await self._life.pause()
 
-    async def refresh(self) -> bool:
+    async def reload_if_edited(self) -> bool:
         await self._life.pause()
-        return await self._conversation.refresh()
+        return await self._conversation.reload_if_edited()
 
     async def write_idle_prompt(self) -> None:
         await self._life.pause()
@@ -236,9 +236,11 @@ class Process:
 
     async def resume(self) -> list[Run]:
         """Resume interrupted runs, like `retinue runs resume`."""
-        await run_control.expire_approvals(self.context, is_alive=self.context.owners.is_alive, adopt=False)
+        await run_control.expire_approvals(
+            self.context, is_alive=self.context.owners.is_alive, take_over=False
+        )
         await run_end.delete_temporary_sessions(self.context)
-        return await resume_interrupted_runs(await interrupted_runs(self.home), self.context)
+        return await resume_orphaned_runs(await orphaned_runs(self.home), self.context)
 
     async def run_user_action(self, work: Coroutine[Any, Any, object]) -> None:
         """Run an action of the user, which is cancelled when the process dies."""

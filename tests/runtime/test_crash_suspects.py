@@ -9,8 +9,8 @@ from retinue.domain.limits import Limits
 from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.side_effect import SideEffect
 from retinue.interfaces import Transaction
-from retinue.runtime.crash_suspects import order_suspects, resume_interrupted_runs
-from retinue.runtime.recovery import requeue_dead_runs
+from retinue.runtime.crash_suspects import order_suspects, resume_orphaned_runs
+from retinue.runtime.recovery import requeue_runs_of_dead_processes
 from retinue.testing.ledgers import CREATED_AT, make_run
 from retinue.testing.scripted_provider import text_reply
 
@@ -49,7 +49,7 @@ async def requeue_after_crash(process: RuntimeProcess, *, acting: str) -> dict[s
             )
 
     await process.context.ledger.write(add_runs)
-    await requeue_dead_runs(process.context, lambda _: False)
+    await requeue_runs_of_dead_processes(process.context, lambda _: False)
     return {run.id: (run.status, run.attempts) for run in await process.all_runs()}
 
 
@@ -75,7 +75,7 @@ async def test_a_lost_run_gets_results_for_its_open_tool_calls(runtime: RuntimeF
         run = await process.submit("Go.")
         await process.wait_for_event("tool.started")
     async with runtime.open(text_reply("late"), limits=Limits(resume_window_seconds=0)) as process:
-        (lost,) = await resume_interrupted_runs([await process.reload(run)], process.context)
+        (lost,) = await resume_orphaned_runs([await process.reload(run)], process.context)
         assert lost.status is Status.LOST
         assert [each.ok for each in await process.tool_results(run)] == [False]
         assert process.provider.requests == []

@@ -16,7 +16,7 @@ from retinue.domain.transcript import Message, Notice, ToolResult, unanswered_ca
 from retinue.errors import Refused, SessionLocked
 from retinue.interfaces import Call, Tool, Transaction
 from retinue.runtime import recovery
-from retinue.runtime.crash_suspects import resume_interrupted_runs
+from retinue.runtime.crash_suspects import resume_orphaned_runs
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 from retinue.worker.clock import system_clock
@@ -360,8 +360,8 @@ async def test_messages_of_one_session_keep_their_order_after_a_crash(runtime: R
             return [event.kind for event in tx.find_events()]
 
         interrupted = await process.all_runs()
-        await recovery.requeue_dead_runs(process.context, process.context.owners.is_alive)
-        await resume_interrupted_runs(interrupted, process.context)
+        await recovery.requeue_runs_of_dead_processes(process.context, process.context.owners.is_alive)
+        await resume_orphaned_runs(interrupted, process.context)
         for run in interrupted:
             await process.worker.wait(run.id)
         texts = [entry.text for entry in await process.entries(first) if isinstance(entry, Message)]

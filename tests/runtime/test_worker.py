@@ -34,7 +34,7 @@ class FakeScheduler:
             "find_cancel_requests": self._find_cancel_requests,
             "deliver_interrupts": self._deliver_interrupts,
             "find_resumable_runs": self._find_resumable_runs,
-            "release_dead_claims": self._release_dead_claims,
+            "requeue_runs_of_dead_processes": self._requeue_runs_of_dead_processes,
         }
         worker.start(SchedulerCallbacks(**(callbacks | self.overrides)))
         return worker
@@ -73,7 +73,7 @@ class FakeScheduler:
     async def _deliver_interrupts(self) -> None:
         pass
 
-    async def _release_dead_claims(self) -> None:
+    async def _requeue_runs_of_dead_processes(self) -> None:
         self.released += 1
 
 
@@ -268,7 +268,9 @@ async def test_a_failed_ledger_query_is_repeated():
             raise DiskError("the disk is full")
         return ["a"]
 
-    fake = FakeScheduler(find_cancel_requests=find_cancel_requests, release_dead_claims=find_cancel_requests)
+    fake = FakeScheduler(
+        find_cancel_requests=find_cancel_requests, requeue_runs_of_dead_processes=find_cancel_requests
+    )
     worker = fake.start_worker()
     worker.submit("a", claimed=True)
     await asyncio.wait_for(worker.wait("a"), 5)

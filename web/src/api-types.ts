@@ -84,7 +84,7 @@ export interface ToolCall {
   args: string;
   at: string;
   run: string;
-  parse_error: string;
+  invalid_reason: string;
 }
 
 export interface ToolResult {

@@ -9,7 +9,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields, replace
 
 from retinue.agents import frontmatter, validators
-from retinue.agents.dialects import key_aliases, tool_names
+from retinue.agents.dialects import key_translators, tool_names
 from retinue.agents.fields import FieldResult, PartialDefinition, interpret_fields
 from retinue.agents.validators import InvalidValue
 from retinue.domain.agent import (
@@ -173,7 +173,7 @@ def build_agent(partial: Mapping[str, Any], name: str) -> Agent:
     for key in ("driver_settings", "limits", "notes", "ceiling", "external"):
         if key in agent_fields:
             agent_fields[key] = _without_nulls(agent_fields[key])
-    key_aliases.check_cli_agent_settings(
+    key_translators.check_cli_agent_settings(
         agent_fields.get("driver"), agent_fields.get("driver_settings"), ("driver_settings",)
     )
     agent_fields["workspace"] = _build_workspace_policy(_without_nulls(agent_fields.get("workspace", {})))

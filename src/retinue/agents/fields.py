@@ -7,8 +7,8 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from retinue.agents import validators
-from retinue.agents.dialects import key_aliases, path_patterns, permissions
-from retinue.agents.dialects.key_aliases import KeyTranslator, Translation, Verdict
+from retinue.agents.dialects import key_translators, path_patterns, permissions
+from retinue.agents.dialects.key_translators import KeySupport, KeyTranslator, Translation
 from retinue.agents.validators import InvalidValue, KeyPath, Validator
 from retinue.domain.agent import AGENT_NAME, AgentType, Role, ToolExposure
 from retinue.domain.limits import Limits
@@ -23,7 +23,7 @@ class FieldResult(Struct, frozen=True, kw_only=True):
 
     key: str
     value: Any
-    verdict: Verdict
+    verdict: KeySupport
     note: str = ""
     error: InvalidValue | None = None
     is_unknown: bool = False
@@ -88,7 +88,7 @@ _FIELD_VALIDATORS: dict[str, Validator] = {
     "display_name": validators.line_value,
     "description": validators.text_value,
     "prompt": validators.text_value,
-    "driver_settings": key_aliases.validate_driver_settings,
+    "driver_settings": key_translators.validate_driver_settings,
     "temperature": validators.number_between(0, 2),
     "max_tokens": validators.integer_between(1, _MAX_COUNT),
     "max_turns": validators.integer_between(1, _MAX_COUNT),
@@ -117,12 +117,12 @@ _FIELD_VALIDATORS: dict[str, Validator] = {
 """Fields whose value is used as written."""
 
 _FIELD_TRANSLATORS: dict[str, KeyTranslator] = {
-    "model": key_aliases.translate_model,
-    "driver": key_aliases.translate_driver,
-    "thinking": key_aliases.translate_thinking,
-    "triggers": key_aliases.translate_triggers,
-    "tool_allow": key_aliases.translate_tool_allow,
-    "tool_deny": key_aliases.translate_tool_deny,
+    "model": key_translators.translate_model,
+    "driver": key_translators.translate_driver,
+    "thinking": key_translators.translate_thinking,
+    "triggers": key_translators.translate_triggers,
+    "tool_allow": key_translators.translate_tool_allow,
+    "tool_deny": key_translators.translate_tool_deny,
 }
 """Native fields whose value has several notations."""
 
@@ -136,7 +136,7 @@ _FIELD_NOTES: dict[str, str] = dict.fromkeys(
 
 FIELD_NAMES = (*_FIELD_VALIDATORS, *_FIELD_TRANSLATORS)
 
-ALIASES: dict[str, str] = {
+KEY_ALIASES: dict[str, str] = {
     "agentName": "name", "agent_name": "name",
     "agentId": "name", "agent_id": "name", "id": "name", "slug": "name",
     "displayName": "display_name", "title": "display_name",
@@ -176,43 +176,43 @@ DISPLAY_ONLY_KEYS = (
 """Keys that are stored among the notes, for display only."""
 
 _FOREIGN_KEYS: dict[str, KeyTranslator] = {
-    "chat": key_aliases.translate_chat,
-    "defaultWorkspace": key_aliases.translate_default_workspace,
-    "permissionOverrides": key_aliases.translate_permission_overrides,
-    "subagents": key_aliases.translate_subagents,
-    "isolation": key_aliases.translate_isolation,
-    **dict.fromkeys(("permissionMode", "permission_mode", "permission-mode"), key_aliases.translate_permission_mode),
+    "chat": key_translators.translate_chat,
+    "defaultWorkspace": key_translators.translate_default_workspace,
+    "permissionOverrides": key_translators.translate_permission_overrides,
+    "subagents": key_translators.translate_subagents,
+    "isolation": key_translators.translate_isolation,
+    **dict.fromkeys(("permissionMode", "permission_mode", "permission-mode"), key_translators.translate_permission_mode),
     **dict.fromkeys(("allowed_paths", "allowedPaths"), path_patterns.translate_allowed_paths),
     **dict.fromkeys(
         ("denied_paths", "deniedPaths", "forbidden_paths", "blocked_paths", "disallowed_paths"), path_patterns.translate_denied_paths
     ),
     "file_access": path_patterns.translate_file_access,
     "network_access": path_patterns.translate_network_access,
-    "mode": key_aliases.translate_mode,
+    "mode": key_translators.translate_mode,
     "permission": permissions.translate_permissions,
     "permissions": permissions.translate_permissions,
-    **dict.fromkeys(("readonly", "readOnly", "read_only", "read-only"), key_aliases.translate_read_only),
-    **dict.fromkeys(("canEdit", "can_edit", "enable_write_tools"), key_aliases.translate_can_edit),
-    "sandbox_mode": key_aliases.translate_sandbox_mode,
-    "groups": key_aliases.translate_tool_groups,
-    "agents": key_aliases.translate_agent_list,
-    "spawns": key_aliases.translate_agent_list,
-    "disable": key_aliases.refuse_disabled_agent,
-    "disabled": key_aliases.refuse_disabled_agent,
-    "hidden": key_aliases.translate_hidden,
+    **dict.fromkeys(("readonly", "readOnly", "read_only", "read-only"), key_translators.translate_read_only),
+    **dict.fromkeys(("canEdit", "can_edit", "enable_write_tools"), key_translators.translate_can_edit),
+    "sandbox_mode": key_translators.translate_sandbox_mode,
+    "groups": key_translators.translate_tool_groups,
+    "agents": key_translators.translate_agent_list,
+    "spawns": key_translators.translate_agent_list,
+    "disable": key_translators.refuse_disabled_agent,
+    "disabled": key_translators.refuse_disabled_agent,
+    "hidden": key_translators.translate_hidden,
     "promptPath": lambda raw_value, path: Translation(
-        fields={"prompt_path": validators.line_value(raw_value, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"
+        fields={"prompt_path": validators.line_value(raw_value, path)}, verdict=KeySupport.MAPPED, note="the file's text is the prompt"
     ),
-    "hooks": key_aliases.refuse_key("hooks are not supported, so they would block nothing; remove them"),
+    "hooks": key_translators.refuse_key("hooks are not supported, so they would block nothing; remove them"),
     **dict.fromkeys(
         ("mcpServers", "mcp-servers", "mcp_servers"),
-        key_aliases.refuse_key("servers are set up in the configuration, not in a definition; remove it"),
+        key_translators.refuse_key("servers are set up in the configuration, not in a definition; remove it"),
     ),
-    **{key: key_aliases.keep_as_note(key) for key in DISPLAY_ONLY_KEYS},
+    **{key: key_translators.keep_as_note(key) for key in DISPLAY_ONLY_KEYS},
 }  # fmt: skip
 """Keys that set native fields in another way, or that are refused or only stored."""
 
-KNOWN_KEYS = frozenset((*FIELD_NAMES, *ALIASES, *_FOREIGN_KEYS))
+KNOWN_KEYS = frozenset((*FIELD_NAMES, *KEY_ALIASES, *_FOREIGN_KEYS))
 
 
 def interpret_fields(
@@ -233,7 +233,7 @@ def interpret_fields(
                 FieldResult(
                     key=key,
                     value=raw_value,
-                    verdict=Verdict.REFUSED,
+                    verdict=KeySupport.REFUSED,
                     note=error.problem,
                     error=error,
                     is_unknown=key not in KNOWN_KEYS,
@@ -270,7 +270,7 @@ def merge_definitions(base: Mapping[str, Any], override: Mapping[str, Any]) -> P
 
 
 def _translate_key(key: str, raw_value: Any, path: KeyPath) -> Translation:
-    native = ALIASES.get(key, key)
+    native = KEY_ALIASES.get(key, key)
     if key not in KNOWN_KEYS:
         raise InvalidValue(
             path,
@@ -283,7 +283,7 @@ def _translate_key(key: str, raw_value: Any, path: KeyPath) -> Translation:
         unused_note = _UNUSED_FIELDS.get(native)
         return Translation(
             fields={native: _FIELD_VALIDATORS[native](raw_value, path)},
-            verdict=Verdict.KEPT if unused_note else Verdict.HONOURED,
+            verdict=KeySupport.KEPT if unused_note else KeySupport.HONOURED,
             note="; ".join(filter(None, (note, unused_note, _FIELD_NOTES.get(native)))),
         )
     return (_FIELD_TRANSLATORS.get(native) or _FOREIGN_KEYS[native])(raw_value, path)

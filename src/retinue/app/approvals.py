@@ -50,7 +50,7 @@ class ApprovalService:
             The approval with its answer.
         """
         approval = await self.find(ref)
-        await self._close_expired()
+        await self._expire_overdue()
         return await run_control.answer_approval(
             approval.id, Answer(answer), self._context.runtime, by=by, is_alive=self._context.is_owner_alive
         )
@@ -61,12 +61,12 @@ class ApprovalService:
 
     async def pending(self, run: Run) -> list[Approval]:
         """Return pending approvals in this run's tree and in runs ahead of it, oldest first."""
-        await self._close_expired()
+        await self._expire_overdue()
         return await self._context.ledger.read(lambda tx: _pending_approvals(run, tx))
 
-    async def _close_expired(self) -> None:
+    async def _expire_overdue(self) -> None:
         await run_control.expire_approvals(
-            self._context.runtime, is_alive=self._context.is_owner_alive, adopt=False
+            self._context.runtime, is_alive=self._context.is_owner_alive, take_over=False
         )
 
     # Last, because further down in this class `list` would no longer be the type.
@@ -75,7 +75,7 @@ class ApprovalService:
 
         Expired approvals are closed first, so that no run waits for one of them.
         """
-        await self._close_expired()
+        await self._expire_overdue()
         states: Sequence[ApprovalState] | None = None if all_states else [ApprovalState.PENDING]
         return await self._context.ledger.read(lambda tx: tx.find_approvals(run=run, state=states))
 

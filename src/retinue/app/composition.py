@@ -16,13 +16,12 @@ from retinue.errors import BadConfig, RetinueError, UsageError, UserUnavailable
 from retinue.interfaces import Provider, RuntimeContext, Tool
 from retinue.providers import registry
 from retinue.providers.interface import ProviderServices, own_api_key
-from retinue.runtime import run_control
+from retinue.runtime import recovery, run_control
 from retinue.runtime.agent_loop import fail_run, run_agent_loop
 from retinue.runtime.approvals import AnswerDeferred
 from retinue.runtime.disk_full import requeue_disk_waiters
 from retinue.runtime.interrupt_registry import InterruptRegistry
 from retinue.runtime.interrupts import apply_requested_interruptions
-from retinue.runtime.recovery import requeue_dead_runs
 from retinue.runtime.run_creation import claim_run
 from retinue.runtime.watchers import WatcherNotifier
 from retinue.tools.registry import built_in_tools
@@ -52,13 +51,13 @@ def scheduler_callbacks(
         with suppress(RetinueError):
             await run_control.wake_overdue_runs(context)
 
-    async def runs_to_wake() -> list[str]:
+    async def expire_approvals_and_find_resumable_runs() -> list[str]:
         await run_control.expire_approvals(context, is_alive=is_alive)
         await run_control.wake_overdue_runs(context)
         return await run_control.runs_woken_elsewhere(context)
 
-    async def requeue_abandoned_runs() -> None:
-        await requeue_dead_runs(context, is_alive)
+    async def requeue_runs_of_dead_processes() -> None:
+        await recovery.requeue_runs_of_dead_processes(context, is_alive)
         await requeue_disk_waiters(context, is_alive)
 
     return SchedulerCallbacks(
@@ -70,8 +69,8 @@ def scheduler_callbacks(
         has_ended=is_finished,
         find_cancel_requests=lambda: run_control.requested_cancellations(context),
         deliver_interrupts=lambda: apply_requested_interruptions(context, interruptions),
-        find_resumable_runs=runs_to_wake,
-        release_dead_claims=requeue_abandoned_runs,
+        find_resumable_runs=expire_approvals_and_find_resumable_runs,
+        requeue_runs_of_dead_processes=requeue_runs_of_dead_processes,
         notify_watchers=WatcherNotifier(context).notify_watchers,
         wake_overdue_runs=wake_overdue,
         has_changes=has_changes,

@@ -1,11 +1,11 @@
 """Resume interrupted runs from their files."""
 
 from retinue.app.context import AppContext
-from retinue.app.run_queries import interrupted_runs
+from retinue.app.run_queries import orphaned_runs
 from retinue.domain.run import Run, Status, WaitReason
 from retinue.errors import Conflict
 from retinue.runtime import recovery, run_control
-from retinue.runtime.crash_suspects import resume_interrupted_runs
+from retinue.runtime.crash_suspects import resume_orphaned_runs
 from retinue.runtime.run_end import delete_temporary_sessions
 from retinue.runtime.watchers import send_missed_updates
 
@@ -13,16 +13,16 @@ from retinue.runtime.watchers import send_missed_updates
 async def clean_up_before_resuming(context: AppContext) -> None:
     """Expire approvals, delete temporary sessions, and requeue runs of dead processes, before runs are resumed."""
     runtime = context.runtime
-    await run_control.expire_approvals(runtime, is_alive=context.is_owner_alive, adopt=False)
+    await run_control.expire_approvals(runtime, is_alive=context.is_owner_alive, take_over=False)
     await delete_temporary_sessions(runtime)
-    await recovery.requeue_dead_runs(runtime, context.is_owner_alive)
+    await recovery.requeue_runs_of_dead_processes(runtime, context.is_owner_alive)
     if context.daemon.link is not None:
         await context.daemon.link.wait_for_final_events(context.is_owner_alive)
 
 
 async def resume_all_runs(context: AppContext) -> list[Run]:
     """Resume every interrupted run, and return the runs that were resumed."""
-    resumed = await resume_interrupted_runs(await interrupted_runs(context), context.runtime)
+    resumed = await resume_orphaned_runs(await orphaned_runs(context), context.runtime)
     return [*resumed, *await send_missed_updates(context.runtime)]
 
 
@@ -48,7 +48,7 @@ async def resume_run(run: Run, context: AppContext) -> list[Run]:
     abandoned = [
         each for each in descendants if not context.has_live_owner(each) and each.status is not Status.WAITING
     ]
-    resumed_children = await resume_interrupted_runs(abandoned, runtime)
+    resumed_children = await resume_orphaned_runs(abandoned, runtime)
     if run.status is Status.WAITING and resumed_children:
         return [run, *resumed_children]  # continues when the children it waits for have ended
     resumed = await recovery.resume_run(run.id, runtime, previous_owner=run.owner_id)

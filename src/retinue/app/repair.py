@@ -22,14 +22,14 @@ from retinue.app.doctor import (
     skill_findings,
 )
 from retinue.app.log_file import append_log_line
-from retinue.app.run_queries import interrupted_runs
+from retinue.app.run_queries import orphaned_runs
 from retinue.app.runs import RunService
 from retinue.app.worktree_cleanup import occupied_folders
 from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import CreatedRun, Session
 from retinue.errors import NotFound, RetinueError, SessionLocked, Unreadable
-from retinue.interfaces import Transaction
+from retinue.interfaces import Transaction, Worker
 from retinue.ledger.repair import damaged_copies, find_page_damage, rename_damaged_ledger
 from retinue.runtime.run_end import delete_temporary_sessions, finish_run
 from retinue.sessions.trash import find_leftovers, remove_path
@@ -60,14 +60,23 @@ class IdleWorker:
     """
 
     def submit(
-        self, run_id: str, *, claimed: CreatedRun | bool = False, at_front: bool = False, lane: str = ""
+        self,
+        run_id: str,
+        *,
+        claimed: CreatedRun | bool = False,
+        at_front: bool = False,
+        concurrency_key: str = "",
     ) -> None: ...
     async def wait(self, run_id: str) -> None: ...
+    def check_requests(self) -> None: ...
     def cancel(self, run_id: str) -> bool:  # noqa: ARG002  (this worker has no runs)
         return False
 
     def is_cancelled(self, run_id: str) -> bool:  # noqa: ARG002  (as above)
         return False
+
+
+_IDLE_WORKER: Worker = IdleWorker()
 
 
 class RepairService:
@@ -182,7 +191,7 @@ class RepairService:
                 findings.append(Finding(status="repaired", message=await problem.repair()))
             else:
                 findings.append(Finding(status="warn", message=problem.message, advice=problem.advice))
-        if abandoned := await interrupted_runs(self._context):
+        if abandoned := await orphaned_runs(self._context):
             findings.append(
                 Finding(
                     status="warn", message=f"{len(abandoned)} runs interrupted", advice="retinue runs resume"
@@ -214,7 +223,7 @@ class RepairService:
 
     async def _mark_run_lost(self, run: Run) -> str:
         error = SESSION_GONE.format(path=run.transcript_path)
-        runtime = replace(self._context.runtime, worker=IdleWorker())
+        runtime = replace(self._context.runtime, worker=_IDLE_WORKER)
         ended = await finish_run(run, Status.LOST, runtime, reason=Reason.STALE, error=error)
         return f"run {run.id} is now {ended.status}, and its requester will be notified: {error}"
 
@@ -252,7 +261,7 @@ class RepairService:
         """Find temporary sessions that a crash left behind after their results were delivered."""
 
         async def delete_sessions() -> str:
-            await delete_temporary_sessions(replace(self._context.runtime, worker=IdleWorker()))
+            await delete_temporary_sessions(replace(self._context.runtime, worker=_IDLE_WORKER))
             remaining = len(
                 await self._context.ledger.read(lambda tx: tx.find_deliveries(with_session_to_delete=True))
             )

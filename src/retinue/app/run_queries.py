@@ -6,7 +6,7 @@ from retinue.domain.run import LIVE_STATUSES, Run, Status, WaitReason
 from retinue.interfaces import Transaction
 
 
-async def interrupted_runs(home: HomeAccess) -> list[Run]:
+async def orphaned_runs(home: HomeAccess) -> list[Run]:
     """Return unfinished runs that no process works on, oldest first.
 
     Runs that wait for an approval are left out. Runs that waited for disk space are included, because the

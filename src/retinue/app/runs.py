@@ -12,7 +12,7 @@ from retinue.app import recovery, submit
 from retinue.app.context import AppContext
 from retinue.app.references import require_single_run, resolve_run, runs_with_id_prefix
 from retinue.app.run_options import RunOptions, SpawnOptions
-from retinue.app.run_queries import interrupted_runs, open_questions
+from retinue.app.run_queries import open_questions, orphaned_runs
 from retinue.app.run_views import (
     load_run_json,
     pending_approval_ids,
@@ -242,7 +242,7 @@ class RunService:
 
         Runs that wait for an approval are left out.
         """
-        return await interrupted_runs(self._context)
+        return await orphaned_runs(self._context)
 
     async def session_ancestry(self, run_id: str) -> list[str]:
         """Return the session ids of a run and its ancestors, its own first; empty if the run is unknown."""

@@ -7,7 +7,7 @@ from retinue.app.session_events import emit_session_changed
 from retinue.app.stored_sessions import StoredSessions
 from retinue.app.watchers import WatcherService
 from retinue.app.workspace_folder import resolve_workspace
-from retinue.app.worktree_cleanup import remove_abandoned_worktrees
+from retinue.app.worktree_cleanup import remove_worktrees_of_deleted_sessions
 from retinue.domain.agent import AGENT_NAME
 from retinue.domain.session import Session
 from retinue.runtime.spawn import create_session
@@ -56,6 +56,8 @@ class SessionService(StoredSessions):
         before = await self.list()
         session = await super().delete(ref)
         live_runs, after = await self._runs.list(live=True), await self.list()
-        await remove_abandoned_worktrees(self._context.worktrees, before=before, after=after, live=live_runs)
+        await remove_worktrees_of_deleted_sessions(
+            self._context.worktrees, before=before, after=after, live=live_runs
+        )
         await self._watchers.remove_for_sessions({each.id for each in before} - {each.id for each in after})
         return session

@@ -7,7 +7,7 @@ from retinue.domain.session import Session
 from retinue.sandbox.git.worktrees import Worktrees
 
 
-async def remove_abandoned_worktrees(
+async def remove_worktrees_of_deleted_sessions(
     worktrees: Worktrees, *, before: Sequence[Session], after: Sequence[Session], live: Sequence[Run]
 ) -> None:
     """Remove the worktrees of sessions that are in `before` but not in `after`.

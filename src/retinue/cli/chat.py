@@ -76,7 +76,7 @@ class ChatLoop:
 
         With standard input from a script, the code is that of the last failure.
         """
-        prompt = LineEditor(terminal=self.terminal, completions=[f"/{name}" for name in COMMANDS])
+        prompt = LineEditor(terminal=self.terminal, completions=[f"/{name}" for name in CHAT_COMMANDS])
         if prompt.is_interactive:
             self.terminal.print_note(GREETING)
             model_name = self.model or self.app.config.default_model() or ""
@@ -109,10 +109,10 @@ class ChatLoop:
         if not line.startswith("/"):
             return await self._send_message(line)
         name, _, argument = line[1:].partition(" ")
-        if (command := COMMANDS.get(name)) is not None:
+        if (command := CHAT_COMMANDS.get(name)) is not None:
             await command[1](self, argument.strip())
             return 0
-        return await self._run_slash_command(name, argument.strip())
+        return await self._run_agent_command(name, argument.strip())
 
     async def _send_message(self, text: str) -> int:
         session = self.session
@@ -124,7 +124,7 @@ class ChatLoop:
             keep_session=session is None,
         )
 
-    async def _run_slash_command(self, name: str, text: str) -> int:
+    async def _run_agent_command(self, name: str, text: str) -> int:
         """Run an agent's own slash command: start that agent as a child of this session."""
         agent = self._agent_for_slash(name)
         if not text and agent in self.app.watchers.eligible_agents():
@@ -200,7 +200,7 @@ class ChatLoop:
         return self.session
 
     async def show_help(self, _argument: str) -> None:
-        for name, (description, _) in COMMANDS.items():
+        for name, (description, _) in CHAT_COMMANDS.items():
             self.terminal.print_line(f"  /{name:<13}{description}")
         for defined in self.app.agents.registry.list_definitions():
             for slash in defined.agent.triggers.slash:
@@ -275,7 +275,7 @@ def _slash_command_help(agent: Agent) -> str:
     return f"{text}; without TEXT: start or stop watching" if Role.WATCHER in agent.roles else text
 
 
-COMMANDS: Mapping[str, tuple[str, Callable[[ChatLoop, str], Awaitable[None]]]] = {
+CHAT_COMMANDS: Mapping[str, tuple[str, Callable[[ChatLoop, str], Awaitable[None]]]] = {
     "help": ("show this list", ChatLoop.show_help),
     "agent": (
         "show the agent; NAME: continue that agent's latest session; NAME TEXT: send TEXT there",

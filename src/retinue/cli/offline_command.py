@@ -10,7 +10,7 @@ import click
 
 from retinue import app as application
 from retinue.app.home_access import HomeAccess
-from retinue.app.run_queries import interrupted_runs
+from retinue.app.run_queries import orphaned_runs
 from retinue.app.stored_sessions import StoredSessions, open_sessions
 from retinue.app.tree_activity import runs_ahead_of
 from retinue.cli.ui.terminal import Terminal
@@ -60,7 +60,7 @@ async def note_interrupted_runs(home: HomeAccess, terminal: Terminal) -> None:
     The command itself has succeeded, so a ledger that cannot be read now is ignored.
     """
     with suppress(RetinueError):
-        interrupted = await interrupted_runs(home)
+        interrupted = await orphaned_runs(home)
         if count := await home.ledger.read(lambda tx: sum(not runs_ahead_of(run, tx) for run in interrupted)):
             terminal.print_note(
                 f'{count} run{"s were" if count > 1 else " was"} interrupted. Continue with "retinue runs resume".',

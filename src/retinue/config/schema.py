@@ -8,7 +8,7 @@ from msgspec.structs import fields
 
 from retinue.agents import fields as definition
 from retinue.agents import validators
-from retinue.agents.dialects import key_aliases
+from retinue.agents.dialects import key_translators
 from retinue.agents.registry import InlineDefinition
 from retinue.agents.validators import InvalidValue, KeyPath
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH, Limits, SubagentSettings
@@ -158,9 +158,9 @@ def _parse_agents(value: Any, path: KeyPath) -> dict[str, Any]:
 
 
 def _parse_agent_defaults(value: Any, path: KeyPath) -> dict[str, Any]:
-    section = validators.map_with_keys({"subagents": _parse_subagents, "model": key_aliases.translate_model})(
-        value, path
-    )
+    section = validators.map_with_keys(
+        {"subagents": _parse_subagents, "model": key_translators.translate_model}
+    )(value, path)
     parsed: dict[str, Any] = {}
     if section.get("subagents") is not None:
         parsed["subagents"] = section["subagents"]
@@ -308,7 +308,7 @@ def _as_field(name: str, reader: validators.Validator) -> validators.Validator:
 
 def _parse_model(value: Any, path: KeyPath) -> str:
     """Return the model, or an empty string for `inherit`, which has no meaning here."""
-    return key_aliases.translate_model(value, path).fields["model"] or ""
+    return key_translators.translate_model(value, path).fields["model"] or ""
 
 
 SETTING_READERS: dict[str, validators.Validator] = {

@@ -62,14 +62,14 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     def skill_objection(self, skill: Skill) -> str | None:
         verdict = Rule(allow=self.skills).check(skill.name)
         objection = None if verdict.ok else f"{self}'s skills: {verdict.rule}"
-        return objection or self.deny_objection(skill.file) or self.deny_objection(skill.cli)
+        return objection or self.denying_rule(skill.file) or self.denying_rule(skill.cli)
 
-    def path_objection(self, real_path: str, access: FileAccess, *, own_tmp: bool = True) -> str | None:
+    def path_denying_rule(self, real_path: str, access: FileAccess, *, own_tmp: bool = True) -> str | None:
         """Return the objection to a file, or None.
 
         `own_tmp`: /tmp patterns refer to the agent's private folder, and the file is not in it.
         """
-        if objection := self.deny_objection(real_path):
+        if objection := self.denying_rule(real_path):
             return objection
         if access == "write" and not self.writable:
             return f"{self} denies all writes"
@@ -87,7 +87,7 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
             )
         return None
 
-    def deny_objection(self, real_path: str) -> str | None:
+    def denying_rule(self, real_path: str) -> str | None:
         """Return the objection of a matching deny rule, or None; no approval overrides a deny rule."""
         pattern = first_match(self.deny, real_path, ignore_case=True)
         return None if pattern is None else f"{self} denies {pattern}"

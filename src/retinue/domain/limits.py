@@ -6,14 +6,16 @@ from msgspec import Struct
 class Limits(Struct, frozen=True, kw_only=True):
     max_depth: int = 3
     max_live: int = 16
-    """Runs in state running; a waiting run occupies no slot."""
+    """Runs in state running at once, in all processes of a home; a waiting run occupies no slot."""
     max_live_per_requester: int = 16
     max_runs_per_tree: int = 10_000
     max_calls_per_turn: int = 1024
     identical_calls: int = 8
+    """Identical tool calls in a row before the model is warned; after twice as many the run is stopped."""
     deadline_seconds: float = 3600
     deadline_max_seconds: float = 86_400
     idle_seconds: float = 300
+    """Longest reply of a sub-agent without a tool call."""
     approval_seconds: float = 86_400
     resume_window_seconds: float = 86_400
     watch_quiet_seconds: float = 2
@@ -46,6 +48,10 @@ MAX_REPLY_BYTES = 8_000_000
 """A longer reply of a model is cut here and marked as cut."""
 MAX_TOOL_RESULT_CHARS = 400_000
 """A longer tool result is cut here, keeping its beginning and end."""
+MAX_CHILD_RESULT_CHARS = 60_000
+"""A longer answer to `agents_message` is cut here."""
+MAX_CHILD_SUMMARY_CHARS = MAX_TOOL_RESULT_CHARS // 4
+"""A longer result of the `agent` tools is cut here; escaped as JSON, it still fits one tool result."""
 MAX_BAD_REPLIES = 16
 """Replies with invalid tool calls (unknown tool, wrong arguments) after which a run counts as stuck."""
 MAX_EMPTY_REPLIES = 3

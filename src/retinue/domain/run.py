@@ -247,14 +247,14 @@ class Run(Struct, frozen=True, kw_only=True):
             Status.WAITING, waiting_for=reason, waits_between_turns=between_turns, wake_at=wake_at
         )
 
-    def requeue_attempt(self) -> Self:
+    def requeue_after_crash(self) -> Self:
         return self._transition(Status.QUEUED, owner_id="")
 
-    def release(self) -> Self:
+    def requeue_same_attempt(self) -> Self:
         """Return the run to the queue at an orderly shutdown; the next start continues the same attempt."""
         return self._transition(Status.QUEUED, owner_id="", attempts=self.attempts - 1)
 
-    def requeue(self, *, waited: timedelta) -> Self:
+    def requeue_after_wait(self, *, waited: timedelta) -> Self:
         """Return the run to the queue because what it waited for has arrived.
 
         The time waited extends the deadline, and the next start is not a new attempt.

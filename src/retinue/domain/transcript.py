@@ -41,7 +41,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     """The JSON text of the arguments, as the model wrote it."""
     at: str = ""
     run: str = ""
-    parse_error: str = ""
+    invalid_reason: str = ""
     """Why this call must never run: its arguments were cut off or are not JSON."""
 
 

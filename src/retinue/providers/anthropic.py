@@ -22,7 +22,7 @@ from retinue.providers.request_encoding import (
     encode_open_object,
     encode_request,
     encode_tool_list,
-    json_object_error,
+    invalid_arguments_reason,
     replace_surrogates,
 )
 from retinue.providers.retry_policy import INCOMPLETE, policy_for_error_name, provider_error
@@ -169,7 +169,7 @@ def _assistant_blocks(exchange: Exchange) -> list[Any]:
 
 
 def _tool_use_block(call: ToolCall) -> dict[str, Any]:
-    args = "{}" if json_object_error(call.args) else call.args
+    args = "{}" if invalid_arguments_reason(call.args) else call.args
     return {
         "type": "tool_use",
         "id": call.id,

@@ -27,7 +27,7 @@ from retinue.providers.request_encoding import (
     encode_open_object,
     encode_request,
     encode_tool_list,
-    json_object_error,
+    invalid_arguments_reason,
 )
 from retinue.providers.retry_policy import INCOMPLETE, SERVER_ERROR, policy_for_stream_error, provider_error
 
@@ -141,7 +141,7 @@ def _build_messages(exchange: Exchange, position: ExchangePosition) -> Sequence[
 
 def _tool_call_block(call: ToolCall) -> dict[str, Any]:
     # Servers parse the arguments of earlier calls again: invalid JSON would make every later request fail.
-    args = "{}" if json_object_error(call.args) else call.args
+    args = "{}" if invalid_arguments_reason(call.args) else call.args
     return {
         "id": call.id,
         "type": "function",
@@ -337,7 +337,7 @@ def _continues_call(call: PartialToolCall, fragment: _ToolCallPart, name: str) -
         return not call.pieces
     if not call.pieces:
         return fragment.id == call.id and name == call.name
-    return bool(json_object_error("".join(call.pieces)))
+    return bool(invalid_arguments_reason("".join(call.pieces)))
 
 
 def _join_text_parts(parts: list[Any]) -> str:

@@ -9,7 +9,7 @@ from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
 from retinue.domain.model_turn import ModelReply, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
 from retinue.providers.errors import MAX_MESSAGE_CHARS, sanitize_server_text
-from retinue.providers.request_encoding import json_object_error
+from retinue.providers.request_encoding import invalid_arguments_reason
 
 MAX_TOOL_CALLS = 4096
 """Tool calls kept from one reply; the runtime's own limit is far lower."""
@@ -223,7 +223,7 @@ def _finish_tool_call(call: PartialToolCall, *, is_truncated: bool) -> UnsavedTo
             arguments="{}",
             invalid_reason="truncated at the output limit" if is_truncated else "",
         )
-    problem = json_object_error(args)
+    problem = invalid_arguments_reason(args)
     return UnsavedToolCall(
         tool=call.name,
         arguments=args,

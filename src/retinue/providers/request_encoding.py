@@ -161,7 +161,7 @@ def encode_open_object(**values: Any) -> bytes:
     return encode_json(present)[:-1] + b","
 
 
-def json_object_error(args: str) -> str:
+def invalid_arguments_reason(args: str) -> str:
     """Return why the arguments are not one JSON object, or "" if they are."""
     try:
         _OBJECT_DECODER.decode(replace_surrogates(args))

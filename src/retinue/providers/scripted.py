@@ -12,7 +12,7 @@ from retinue.domain.run import Reason, Usage
 from retinue.domain.transcript import Message, ToolCall
 from retinue.errors import BadConfig, ModelFailed
 from retinue.providers.interface import ProviderServices, ProviderSettings
-from retinue.providers.request_encoding import json_object_error
+from retinue.providers.request_encoding import invalid_arguments_reason
 
 ANY_AGENT = "*"
 _DELTAS_PER_TEXT = 4
@@ -180,7 +180,7 @@ def _make_tool_call(call: ScriptedCall) -> UnsavedToolCall:
     args = call.args if call.args is not None else call.arguments
     if isinstance(args, str):
         return UnsavedToolCall(
-            tool=call.name or call.tool, arguments=args, invalid_reason=json_object_error(args)
+            tool=call.name or call.tool, arguments=args, invalid_reason=invalid_arguments_reason(args)
         )
     return UnsavedToolCall(tool=call.name or call.tool, arguments=msgspec.json.encode(args or {}).decode())
 

@@ -210,7 +210,7 @@ class AgentLoop:
             return suspended_outcome(authorized_plan)
         plan = authorized_plan
         while True:
-            await self._refresh_conversation(conversation)
+            await self._reload_if_edited(conversation)
             await self._append_announcements(conversation)
             if self.turn_timer.interrupted:
                 await self.model_turn.request_summary(conversation, plan)
@@ -235,9 +235,9 @@ class AgentLoop:
         self.attempt.just_appended = False
         return authorized
 
-    async def _refresh_conversation(self, conversation: Conversation) -> None:
+    async def _reload_if_edited(self, conversation: Conversation) -> None:
         """Read the file again if a person changed it; right after an append there is nothing to check."""
-        if not self.attempt.just_appended and await conversation.refresh():
+        if not self.attempt.just_appended and await conversation.reload_if_edited():
             self.attempt.emit_event("session.changed", change="file")
         self.attempt.just_appended = False
 

@@ -20,7 +20,7 @@ TOTAL_TRIAL_SECONDS = 15.0
 """Longest time that all suspects together delay the other runs."""
 
 
-async def resume_interrupted_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:
+async def resume_orphaned_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:
     """Resume interrupted runs: suspects one by one, each with a short head start, then all others at once.
 
     If a run crashes the process again, only runs that were tried before run beside it.

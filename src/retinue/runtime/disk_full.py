@@ -168,7 +168,7 @@ class DiskFullRetry:
             if current is None or current.status.is_final:
                 return
             if current.waiting_for is WaitReason.DISK:
-                tx.update_run(replace(current.requeue(waited=waited), error=""))
+                tx.update_run(replace(current.requeue_after_wait(waited=waited), error=""))
             elif current.deadline_at is not None:
                 tx.update_run(replace(current, deadline_at=current.deadline_at + waited))
 
@@ -200,7 +200,7 @@ async def requeue_disk_waiters(context: RuntimeContext, is_alive: Callable[[str]
 
     def step(tx: Transaction) -> None:
         for run in orphaned(tx):
-            tx.update_run(run.requeue_attempt())
+            tx.update_run(run.requeue_after_crash())
 
     if await context.ledger.read(orphaned):
         await context.ledger.write(step)
@@ -327,8 +327,8 @@ class RetryingConversation:
         except RetinueError as error:
             await self._disk_retry.retry_failed(lambda: self._conversation.append(*entries, sync=sync), error)
 
-    async def refresh(self) -> bool:
-        return await self._disk_retry.attempt(self._conversation.refresh)
+    async def reload_if_edited(self) -> bool:
+        return await self._disk_retry.attempt(self._conversation.reload_if_edited)
 
     def typed_text(self) -> str:
         return self._conversation.typed_text()

@@ -60,9 +60,9 @@ def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_sub
     if run.status is Status.WAITING and not _awaited_children(run, tx):
         for each in tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
             tx.update_approval(each.void())
-        run = run.requeue(waited=timedelta())
+        run = run.requeue_after_wait(waited=timedelta())
     elif not is_owner_alive and run.status is Status.RUNNING:
-        run = run.requeue_attempt()
+        run = run.requeue_after_crash()
     if not is_owner_alive:
         run = replace(run, owner_id=context.owners.id_for_new_run())
     tx.update_run(run)

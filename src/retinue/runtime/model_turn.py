@@ -149,7 +149,7 @@ class ModelTurn:
             args=args,
             at=at,
             run=self._attempt.run.id,
-            parse_error=unsaved_call.invalid_reason
+            invalid_reason=unsaved_call.invalid_reason
             or (SENSITIVE_ARGUMENTS_REASON if args != unsaved_call.arguments else ""),
         )
 

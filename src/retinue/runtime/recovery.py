@@ -13,7 +13,7 @@ from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.run_end import finish_run
 from retinue.runtime.run_events import make_event
 
-MAX_CRASHES = 3
+MAX_CRASH_RESUMES = 3
 """A run whose process died more often than this is not resumed: it ends as lost."""
 
 UNKNOWN_OUTCOME = "Outcome unknown: the call may or may not have taken effect, and it was not repeated. Check before you repeat it."
@@ -89,7 +89,7 @@ def ends_with_final_reply(entries: Sequence[Entry]) -> bool:
     return isinstance(last, Message) and last.role == "agent" and not last.tool_call_count
 
 
-async def requeue_dead_runs(context: RuntimeContext, is_alive: Callable[[str], bool]) -> None:
+async def requeue_runs_of_dead_processes(context: RuntimeContext, is_alive: Callable[[str], bool]) -> None:
     """Queue the running runs of dead processes again, so that they hold neither a slot nor their session.
 
     A run that waits for a person keeps waiting: it needs no process.
@@ -104,7 +104,9 @@ async def requeue_dead_runs(context: RuntimeContext, is_alive: Callable[[str], b
             acting_ids = {run.id for run in owned if _has_running_side_effect(run, tx)}
             for run in owned:
                 is_bystander = acting_ids and run.id not in acting_ids
-                _save_requeued(run.release() if is_bystander else run.requeue_attempt(), tx, context)
+                _save_requeued(
+                    run.requeue_same_attempt() if is_bystander else run.requeue_after_crash(), tx, context
+                )
 
     if dead:
         await context.ledger.write(step)
@@ -136,7 +138,7 @@ async def requeue_own_runs(context: RuntimeContext) -> None:
 
     def step(tx: Transaction) -> None:
         for run in own_running_runs(tx):
-            _save_requeued(run.release(), tx, context)
+            _save_requeued(run.requeue_same_attempt(), tx, context)
 
     if await context.ledger.read(own_running_runs):
         await context.ledger.write(step)
@@ -166,11 +168,11 @@ async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: st
             tx.update_run(run := replace(run, owner_id=context.owners.id_for_new_run()))
             return run
         return _save_requeued(
-            replace(run.requeue_attempt(), owner_id=context.owners.id_for_new_run()), tx, context
+            replace(run.requeue_after_crash(), owner_id=context.owners.id_for_new_run()), tx, context
         )
 
     run = await context.ledger.write(step)
-    if run.attempts > MAX_CRASHES:
+    if run.attempts > MAX_CRASH_RESUMES:
         error = f"started {run.attempts} times without finishing"
         return await finish_run(run, Status.LOST, context, reason=Reason.RECOVERY_LIMIT, error=error)
     if run.owner_id == context.owners.own_id:

@@ -174,11 +174,11 @@ def _abort_on_denial(
 
 
 async def expire_approvals(
-    context: RuntimeContext, *, is_alive: Callable[[str], bool], adopt: bool = True
+    context: RuntimeContext, *, is_alive: Callable[[str], bool], take_over: bool = True
 ) -> list[Approval]:
     """Expire approvals that nobody answered in time; they count as denied, and their runs continue.
 
-    `adopt`: resume runs of dead processes in this process; otherwise they stay queued.
+    `take_over`: resume runs of dead processes in this process; otherwise they stay queued.
     """
 
     def overdue_approvals(tx: Transaction) -> list[Approval]:
@@ -190,7 +190,10 @@ async def expire_approvals(
         for each in overdue_approvals(tx):
             tx.update_approval(each.expire())
             expired.append(
-                (each.expire(), _requeue_answered_run(each.expire(), tx, context, is_alive, adopt=adopt))
+                (
+                    each.expire(),
+                    _requeue_answered_run(each.expire(), tx, context, is_alive, take_over=take_over),
+                )
             )
         return expired
 
@@ -280,7 +283,9 @@ async def answer_waiting_run(
             return run  # already resumed by another request: that run reads this reply too
         request = replace(run.request, model=context.redact(model)) if model else run.request
         requeued = replace(
-            run.requeue(waited=waited), owner_id=owner or context.owners.id_for_new_run(), request=request
+            run.requeue_after_wait(waited=waited),
+            owner_id=owner or context.owners.id_for_new_run(),
+            request=request,
         )
         tx.update_run(requeued)
         return requeued
@@ -345,7 +350,7 @@ def _requeue_answered_run(
     context: RuntimeContext,
     is_alive: Callable[[str], bool],
     *,
-    adopt: bool = True,
+    take_over: bool = True,
 ) -> Run | None:
     """Queue the run of an answered approval again; None if it does not wait for an approval any more."""
     run = tx.get_run(approval.run)
@@ -354,8 +359,8 @@ def _requeue_answered_run(
     tx.emit(make_event("approval.answered", run, context, approval=approval.id, state=str(approval.state)))
     if run.status is not Status.WAITING or run.waiting_for is not WaitReason.APPROVAL:
         return None
-    requeued = run.requeue(waited=context.clock.now() - approval.asked_at)
-    if adopt and not is_alive(requeued.owner_id):
+    requeued = run.requeue_after_wait(waited=context.clock.now() - approval.asked_at)
+    if take_over and not is_alive(requeued.owner_id):
         requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
     tx.update_run(requeued)
     return requeued

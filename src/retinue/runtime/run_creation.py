@@ -123,18 +123,13 @@ def _insert_run(run: Run, tx: Transaction, context: RuntimeContext) -> tuple[Run
             run,
             context,
             entry_point=run.request.entry_point,
-            call=_requesting_call(run),
+            call=run.request.call_id,
             task=first_sentence(run.request.task or ""),
         )
     )
     if claim_result is ClaimResult.CLAIMED:
         tx.emit(make_event("run.started", started, context, attempt=started.attempts))
     return started, claim_result
-
-
-def _requesting_call(run: Run) -> str:
-    """Return the id of the requesting call, so that the run can be shown below it."""
-    return run.request.key.rpartition("/")[2] if run.request.key.startswith("call:") else ""
 
 
 async def claim_run(run_id: str, context: RuntimeContext) -> ClaimResult:

@@ -336,7 +336,7 @@ def _awaits_all_children(run: Run, tx: Transaction) -> bool:
 
 def _requeue_run(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
     """Queue a waiting run again; if its process is gone, the local worker takes it over."""
-    requeued = run.requeue(waited=timedelta())
+    requeued = run.requeue_after_wait(waited=timedelta())
     if not context.owners.is_alive(requeued.owner_id):
         requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
     tx.update_run(requeued)

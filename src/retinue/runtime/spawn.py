@@ -160,7 +160,7 @@ def _check_role(agent: Agent, request: RunRequest) -> None:
 def _find_existing_run(request: RunRequest, tx: Transaction) -> tuple[Run | None, Sequence[Run]]:
     """Return the run created earlier for this request, else the ancestors of a new one."""
     existing = tx.get_run_by_key(request.key)
-    return existing, run_ancestry(request.parent_run, tx) if existing is None else ()
+    return existing, ancestor_runs(request.parent_run, tx) if existing is None else ()
 
 
 async def _compute_parent_permissions(
@@ -182,39 +182,45 @@ async def check_spawn_allowed(
 
     An agent starts only agents that its scope and the configuration allow, and none that already runs among
     its ancestors. Delegating to the same agent is limited by depth alone. `parent_permissions`: the session's
-    rights, if just computed for this run.
+    permissions, if just computed for this run.
 
     Raises:
         Refused: the agent may not be started; the message says why.
     """
     if ancestors is None:
-        ancestors = await context.ledger.read(lambda tx: run_ancestry(request.parent_run, tx))
+        ancestors = await context.ledger.read(lambda tx: ancestor_runs(request.parent_run, tx))
     if not ancestors:
         raise Refused(f"The requesting run {request.parent_run} is not in the ledger.")
     requesting_run = ancestors[-1]
-    ancestor_names = [run.agent for run in ancestors]
     operator_policy = context.operator_policy()
-    rights = (
+    parent_scope = (
         parent_permissions or await _compute_parent_permissions(session, context, requesting_run)
     ).scope.with_operator_denials(operator_policy)
     if pattern := first_match(operator_policy.deny_agents, request.agent):
         raise Refused(f"The configuration denies the agent {request.agent} (deny.agents: {pattern}).")
-    if request.agent != session.agent and not (verdict := rights.check_agent(request.agent)).ok:
+    if request.agent != session.agent and not (verdict := parent_scope.check_agent(request.agent)).ok:
         raise Refused(f"{session.agent} may not start {request.agent} ({verdict.rule}).")
     allowed = context.subagent_settings.allow_agents
     if allowed is not None and first_match(allowed, request.agent) is None:
         raise Refused(f"{request.agent} may not be started by other agents (subagents.allow_agents).")
-    other_ancestors = [*ancestor_names]
-    while other_ancestors and other_ancestors[-1] == request.agent:
-        other_ancestors.pop()
-    if request.agent in other_ancestors:
-        raise Refused(
-            f"{request.agent} already runs as an ancestor: {' > '.join((*ancestor_names, request.agent))}"
-        )
+    if cycle := delegation_cycle(request.agent, ancestors, allow_direct=True):
+        raise Refused(f"{request.agent} already runs as an ancestor: {cycle}")
     return requesting_run
 
 
-def run_ancestry(run_id: str | None, tx: Transaction) -> Sequence[Run]:
+def delegation_cycle(agent: str, ancestors: Sequence[Run], *, allow_direct: bool = False) -> str:
+    """Return the chain of agents, as `a > b > a`, if the agent already runs as an ancestor; else an empty string.
+
+    `allow_direct`: an agent may delegate to itself directly, which only depth limits.
+    """
+    names = [run.agent for run in ancestors]
+    others = list(names)
+    while allow_direct and others and others[-1] == agent:
+        others.pop()
+    return " > ".join((*names, agent)) if agent in others else ""
+
+
+def ancestor_runs(run_id: str | None, tx: Transaction) -> Sequence[Run]:
     """Return the chain of requesting runs from the tree's first run down to this one."""
     ancestors: list[Run] = []
     run = tx.get_run(run_id) if run_id else None

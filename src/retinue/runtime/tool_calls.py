@@ -131,7 +131,7 @@ class ToolCallRunner:
 def _is_runnable(tool_call: ToolCall, context: RuntimeContext) -> bool:
     """Return True if the tool exists and its arguments can be parsed."""
     tool = context.tools.get(tool_call.tool)
-    if tool is None or tool_call.parse_error:
+    if tool is None or tool_call.invalid_reason:
         return False
     try:
         tool.parse_arguments(tool_call.args.encode("utf-8", "replace") or b"{}")

@@ -126,7 +126,7 @@ async def execute_tool_call(
     """
     started = perf_counter()
     try:
-        ok, text = await _check_and_run(tool_call, caller, context)
+        ok, text = await _validate_and_run(tool_call, caller, context)
     except RunSuspended as suspended:
         return Suspension(question=suspended.question)
     tool = context.tools.get(tool_call.tool)
@@ -162,17 +162,17 @@ async def _elapsed_s(tool_call: ToolCall, caller: Caller, elapsed_s: float, cont
     )
 
 
-async def _check_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeContext) -> tuple[bool, str]:
-    if tool_call.parse_error:
+async def _validate_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeContext) -> tuple[bool, str]:
+    if tool_call.invalid_reason:
         return (
             False,
-            f"This call did not run: {tool_call.parse_error}. Repeat the call in a smaller step.",
+            f"This call did not run: {tool_call.invalid_reason}. Repeat the call in a smaller step.",
         )
     scope = caller.scope.with_operator_denials(context.operator_policy())
     tool = context.tools.get(tool_call.tool)
     if tool is None:
         names = ", ".join(visible_tools(context.tools, scope)) or "none"
-        return False, refusal_json(
+        return False, denial_json(
             "unknown_tool",
             tool_call.tool,
             message=f"Unknown tool {tool_call.tool!r}. Your tools: {names}.",
@@ -184,7 +184,7 @@ async def _check_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeCo
         return False, tool.delegation_refused_text
     # The delegation tool reports the depth limit with its own text: no run is created below it.
     if not tool_verdict.ok and tool_verdict.rule != scope.depth_limit_reason:
-        return False, refusal_json(
+        return False, denial_json(
             "tool_not_allowed",
             tool_call.tool,
             allowed=scope.tools.allow or (),
@@ -215,7 +215,7 @@ async def _authorize_and_invoke(pending_call: PendingToolCall, context: RuntimeC
             return await _invoke_tool(pending_call, authorization, context)
     except OutOfScope as error:
         advice = SCOPE_REQUEST_ADVICE if _can_request_scope(pending_call, error, context) else ""
-        return False, refusal_json(
+        return False, denial_json(
             error.error,
             pending_call.tool.spec.name,
             resource=error.resource,
@@ -225,7 +225,7 @@ async def _authorize_and_invoke(pending_call: PendingToolCall, context: RuntimeC
         )
     except Refused as error:
         name, resource = pending_call.tool.spec.name, pending_call.resource
-        return False, refusal_json(error.code, name, resource=resource, message=str(error))
+        return False, denial_json(error.code, name, resource=resource, message=str(error))
     except RetinueError as error:
         return False, str(error)
 
@@ -277,7 +277,7 @@ async def _invoke_tool(
         return False, f"{name} failed: {type(error).__name__}: {error}"
 
 
-def refusal_json(
+def denial_json(
     error: str,
     tool: str,
     *,

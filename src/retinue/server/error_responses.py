@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 from retinue.errors import BUG_MESSAGE
-from retinue.server.response_headers import NO_STORE_HEADER, SECURITY_HEADERS
+from retinue.server.response_headers import COMMON_RESPONSE_HEADERS
 
 ERROR_CODES: Mapping[int, str] = {
     400: "usage",
@@ -55,7 +55,7 @@ class HttpError(Exception):
             "content-type: application/json",
             f"content-length: {len(body)}",
             *(f"{name}: {value}" for name, value in self.headers.items()),
-            *(f"{name.decode()}: {value.decode()}" for name, value in (*SECURITY_HEADERS, NO_STORE_HEADER)),
+            *(f"{name.decode()}: {value.decode()}" for name, value in COMMON_RESPONSE_HEADERS),
             "connection: close",
         ]
         return "\r\n".join([*lines, "", ""]).encode() + body

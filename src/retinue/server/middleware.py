@@ -16,7 +16,7 @@ from retinue.server.connection_limits import Listener
 from retinue.server.context import ServerContext
 from retinue.server.error_responses import DEFECT_MESSAGE, HttpError
 from retinue.server.event_queue import AUTHORIZED_STATE_KEY
-from retinue.server.response_headers import NO_STORE_HEADER, SECURITY_HEADERS
+from retinue.server.response_headers import COMMON_RESPONSE_HEADERS
 
 PATH_PATTERN = re.compile(r"/|(/[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,199})+")
 """Form of every valid path: no parent folders, no hidden names, no excessive length."""
@@ -51,7 +51,7 @@ class SecurityMiddleware:
                 http_error_response(HttpError(503, "The daemon is stopping. Try again when it is running."))
             )
         except Exception as error:  # noqa: BLE001  (a bug in one request must not stop the daemon)
-            self._context.app.log_defect(error, asked=f"{scope['method']} {_route_path(scope)}")
+            self._context.app.log_defect(error, request=f"{scope['method']} {_route_path(scope)}")
             await exchange.respond(http_error_response(HttpError(500, DEFECT_MESSAGE)))
 
     def _authenticate(self, scope: Scope) -> ApiCaller | None:
@@ -160,7 +160,7 @@ class _HttpExchange:
             self._response_started = True
             headers = list(message.get("headers", ()))
             present = {name.lower() for name, _ in headers}
-            headers += [each for each in (*SECURITY_HEADERS, NO_STORE_HEADER) if each[0] not in present]
+            headers += [each for each in COMMON_RESPONSE_HEADERS if each[0] not in present]
             if not self._body_received:  # the rest of the body is not needed
                 headers.append((b"connection", b"close"))
             message = {**message, "headers": headers}

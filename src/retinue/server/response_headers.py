@@ -1,4 +1,4 @@
-"""Headers of every response: no other origin may embed, frame or read it."""
+"""Headers of every response: no other origin may embed, frame or read it, and nothing is cached by default."""
 
 Header = tuple[bytes, bytes]
 
@@ -16,3 +16,5 @@ SECURITY_HEADERS: tuple[Header, ...] = (
 )
 """None of them allows another origin."""
 NO_STORE_HEADER: Header = (b"cache-control", b"no-store")
+COMMON_RESPONSE_HEADERS: tuple[Header, ...] = (*SECURITY_HEADERS, NO_STORE_HEADER)
+"""Added to each response, unless it sets the same header itself."""

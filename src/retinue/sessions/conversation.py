@@ -68,7 +68,7 @@ class FileConversation:
         self._open_line_id = ""
         self._draft = ""
         self._taken_drafts: dict[str, Message] = {}
-        self.is_exact = True
+        self.matches_file = True
         """True if reading the file again would give exactly these entries.
 
         False after a failed write, after a person typed, and when earlier entries were looked up.
@@ -85,7 +85,7 @@ class FileConversation:
     @property
     def cached_bytes(self) -> int:
         """Size of the loaded part of the file; 0 if the file must be read again."""
-        return self._file.loaded_bytes if self.is_exact else 0
+        return self._file.loaded_bytes if self.matches_file else 0
 
     @property
     def final_state(self) -> tuple[FileStamp, str] | None:
@@ -94,7 +94,7 @@ class FileConversation:
         None if the file may differ from the entries, or the last message may be too far from the file's end
         to be found there.
         """
-        if not self.is_exact or self._file.stamp is None:
+        if not self.matches_file or self._file.stamp is None:
             return None
         snippet = snippet_from_entries(self.entries)
         return None if snippet is None else (self._file.stamp, snippet)
@@ -159,10 +159,10 @@ class FileConversation:
                 written.set_exception(error)
         self._start_queued_append()
 
-    async def refresh(self) -> bool:
+    async def reload_if_edited(self) -> bool:
         if self._dir_fd < 0 or not self._file.has_changed():
             return False
-        return await self._threads.run(self._reload_if_changed)
+        return await self._threads.run(self._reload_if_edited)
 
     def typed_text(self) -> str:
         return self._draft
@@ -293,7 +293,7 @@ class FileConversation:
         self.entries.append(message)
         self._known_keys.add(_entry_key(message))
 
-    def _reload_if_changed(self) -> bool:
+    def _reload_if_edited(self) -> bool:
         with _WriteLock(self):
             if not self._file.has_changed():
                 return False
@@ -322,7 +322,7 @@ class FileConversation:
                 for entry in self._file.entries_before_window([f" run={quote_value(run_id)}"])
                 if entry.run == run_id
             ]
-            self.is_exact = self.is_exact and not found
+            self.matches_file = self.matches_file and not found
             self._known_keys.update(map(_entry_key, found))
             return found
 
@@ -333,7 +333,7 @@ class FileConversation:
             else parsed.entries
         )
         self._open_line_id, self._draft = parsed.open_line_id, parsed.draft
-        self.is_exact = self.is_exact and not self._draft
+        self.matches_file = self.matches_file and not self._draft
         if self._draft and self._open_line_id in self._taken_drafts:
             entries.append(replace(self._taken_drafts[self._open_line_id], text=self._draft))
             self._draft = ""
@@ -394,7 +394,7 @@ class _WriteLock:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            self._conversation.is_exact = False
+            self._conversation.matches_file = False
         self._conversation.write_lock.release()
 
 

@@ -30,7 +30,7 @@ SYSCALLS = (
 SyscallNumbers = Mapping[str, Sequence[int]]
 """For each system call, the occurrences that change the home."""
 TREE_NAME = "chain"
-MAX_RESUMES = 4
+MAX_RESUME_COMMANDS = 4
 """Maximum number of resumes; after a single fault more are not needed."""
 _TRACE_LINE = re.compile(r"(\d+) +(\w+)\((.*)")
 _WRITE_FLAGS = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
@@ -137,7 +137,7 @@ async def inject_fault(point: FaultPoint, cycle: KillCycle) -> tuple[bool, Invar
     hit_home = await _run_with_fault(point, point.number, environment, *_run_arguments())
     if point.second_number and any(run.status.is_live for run in (await environment.read_ledger())[0]):
         faults += await _run_with_fault(point, point.second_number, environment, "runs", "resume", "--json")
-    for _ in range(MAX_RESUMES):
+    for _ in range(MAX_RESUME_COMMANDS):
         runs, _waiting = await environment.read_ledger()
         if runs and not any(run.status.is_live for run in runs):
             break

@@ -44,7 +44,7 @@ class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
     """Deliver requests, also from other processes, to stop and report the result so far."""
     find_resumable_runs: Callable[[], Awaitable[list[str]]]
     """Return suspended runs of this process that may continue; called while any is suspended."""
-    release_dead_claims: Callable[[], Awaitable[None]]
+    requeue_runs_of_dead_processes: Callable[[], Awaitable[None]]
     """Requeue the runs of dead processes; called while runs are queued."""
     notify_watchers: Callable[[Collection[str]], Awaitable[bool]] = _no_watchers
     """Notify watchers of activity and of the runs that ended; True if there is more to notify of soon."""
@@ -273,7 +273,7 @@ class LocalWorker:
         self._timer = None
         self._ticks += 1
         if self._queue:
-            self._run_in_background(self._release_dead_claims())
+            self._run_in_background(self._requeue_runs_of_dead_processes())
         if self._started_callbacks().has_changes() or self._ticks % FULL_CHECK_TICKS == 0:
             self._check_requests()
         elif self._suspended or self._tasks:
@@ -292,9 +292,9 @@ class LocalWorker:
             self._run_in_background(self._deliver_interrupts())
             self._run_in_background(self._resume_runs())
 
-    async def _release_dead_claims(self) -> None:
+    async def _requeue_runs_of_dead_processes(self) -> None:
         with suppress(RetinueError):
-            await self._started_callbacks().release_dead_claims()
+            await self._started_callbacks().requeue_runs_of_dead_processes()
         self._schedule_claim()
 
     async def _resume_runs(self) -> None:

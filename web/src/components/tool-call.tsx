@@ -73,7 +73,7 @@ function CallDetails({ call, result }: { call: ToolCall; result: ToolResult | nu
     <div class="inside">
       <div class="call-section"><span>Arguments</span><CopyButton text={call.args} what="the arguments" /></div>
       {args ? <CallArguments tool={call.tool} args={args} /> : <pre class="block"><PlainText text={call.args} /></pre>}
-      {call.parse_error && <p class="stopped"><Icon name="alert" size={14} /> Not executed: {call.parse_error}</p>}
+      {call.invalid_reason && <p class="stopped"><Icon name="alert" size={14} /> Not executed: {call.invalid_reason}</p>}
       {result && <div class="call-section"><span>{result.ok ? "Result" : "Error"}</span><CopyButton text={result.text} what="the result" /></div>}
       {result && !result.ok && parseToolError(result.text) && <p class="refusal"><PlainText text={parseToolError(result.text)!.message} /></p>}
       {result && <ResultText text={result.text} />}

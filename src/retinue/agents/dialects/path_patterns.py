@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from retinue.agents import validators
-from retinue.agents.dialects.key_aliases import Translation, Verdict
+from retinue.agents.dialects.key_translators import KeySupport, Translation
 from retinue.agents.validators import InvalidValue, KeyPath
 
 
@@ -11,12 +11,12 @@ def translate_allowed_paths(value: Any, path: KeyPath) -> Translation:
     """Translate allowed paths into paths that may be read and written."""
     workspace_globs, note = _workspace_globs(validators.path_globs(value, path))
     fields = {"paths": {"read": workspace_globs, "write": workspace_globs}}
-    return Translation(fields=fields, verdict=Verdict.MAPPED, note=f"paths.read and paths.write{note}")
+    return Translation(fields=fields, verdict=KeySupport.MAPPED, note=f"paths.read and paths.write{note}")
 
 
 def translate_denied_paths(value: Any, path: KeyPath) -> Translation:
     denied = tuple(glob for each in validators.path_globs(value, path) for glob in _widen_denial(each))
-    return Translation(fields={"paths": {"deny": denied}}, verdict=Verdict.MAPPED, note="paths.deny")
+    return Translation(fields={"paths": {"deny": denied}}, verdict=KeySupport.MAPPED, note="paths.deny")
 
 
 _FILE_ACCESS_VALIDATOR = validators.map_with_keys(
@@ -28,7 +28,7 @@ _FILE_ACCESS_VALIDATOR = validators.map_with_keys(
 
 def translate_file_access(value: Any, path: KeyPath) -> Translation:
     if value in ("project", "workspace"):
-        return Translation(fields={}, verdict=Verdict.KEPT, note="the workspace, which is the default")
+        return Translation(fields={}, verdict=KeySupport.KEPT, note="the workspace, which is the default")
     globs_by_kind: dict[str, tuple[str, ...]] = {}
     notes = ""
     for key, globs in _FILE_ACCESS_VALIDATOR(value, path).items():
@@ -39,14 +39,14 @@ def translate_file_access(value: Any, path: KeyPath) -> Translation:
         globs_by_kind[kind], note_part = (denied, "") if kind == "deny" else _workspace_globs(globs or ())
         notes += note_part
     note = " and ".join(f"paths.{kind}" for kind in globs_by_kind) + notes
-    return Translation(fields={"paths": globs_by_kind}, verdict=Verdict.MAPPED, note=note)
+    return Translation(fields={"paths": globs_by_kind}, verdict=KeySupport.MAPPED, note=note)
 
 
 def translate_network_access(value: Any, path: KeyPath) -> Translation:
     if validators.bool_value(value, path):
-        return Translation(fields={}, verdict=Verdict.KEPT, note="restricts nothing")
+        return Translation(fields={}, verdict=KeySupport.KEPT, note="restricts nothing")
     return Translation(
-        fields={}, denied_tools=("web_fetch",), verdict=Verdict.MAPPED, note="tool_deny: web_fetch"
+        fields={}, denied_tools=("web_fetch",), verdict=KeySupport.MAPPED, note="tool_deny: web_fetch"
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from retinue.agents import validators
 from retinue.agents.dialects import path_patterns, tool_names
-from retinue.agents.dialects.key_aliases import Translation, Verdict
+from retinue.agents.dialects.key_translators import KeySupport, Translation
 from retinue.agents.validators import InvalidValue, KeyPath
 
 _ANSWER_VALIDATOR = validators.one_of(("allow", "ask", "deny"))
@@ -30,7 +30,7 @@ def translate_permissions(value: Any, path: KeyPath) -> Translation:
         return Translation(
             fields={},
             denied_tools=denied,
-            verdict=Verdict.MAPPED,
+            verdict=KeySupport.MAPPED,
             note="tool_deny: *" if denied else "the usual approval rules apply",
         )
     if not isinstance(value, dict) or any(
@@ -57,7 +57,7 @@ def translate_permissions(value: Any, path: KeyPath) -> Translation:
     return Translation(
         fields=fields,
         denied_tools=denied_tools,
-        verdict=Verdict.MAPPED,
+        verdict=KeySupport.MAPPED,
         note="; ".join(notes) if notes else "the usual approval rules apply",
     )
 

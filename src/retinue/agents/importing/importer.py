@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from retinue.agents import definition_file, validators
 from retinue.agents.dialects import tool_names
-from retinue.agents.dialects.key_aliases import Verdict
+from retinue.agents.dialects.key_translators import KeySupport
 from retinue.agents.fields import (
-    ALIASES,
     FIELD_NAMES,
+    KEY_ALIASES,
     KNOWN_KEYS,
     FieldResult,
     PartialDefinition,
@@ -60,7 +60,7 @@ class FieldVerdict(Struct, frozen=True, kw_only=True):
     field: str
     """The key as written in the source."""
     shown_value: str
-    verdict: Verdict
+    verdict: KeySupport
     note: str = ""
 
 
@@ -144,7 +144,7 @@ def _mark_unrelated_file(found: scanner.FoundDefinition) -> scanner.FoundDefinit
         is_markdown
         or found.problem
         or found.location
-        or any(ALIASES.get(key, key) in _AGENT_KEYS for key in found.keys)
+        or any(KEY_ALIASES.get(key, key) in _AGENT_KEYS for key in found.keys)
     ):
         return found
     problem = "is not a definition: it has no field of an agent; name the file itself to import it anyway"
@@ -202,7 +202,9 @@ def _find_problems(results: list[FieldResult], normalized: names.NormalizedKeys)
     Limits cannot be dropped, and without its prompt an agent would be a different agent.
     """
     for each in results:
-        if each.error is not None and (_is_limiting(each.key) or ALIASES.get(each.key, each.key) == "prompt"):
+        if each.error is not None and (
+            _is_limiting(each.key) or KEY_ALIASES.get(each.key, each.key) == "prompt"
+        ):
             yield _with_source_location(str(each.error), each.key, normalized)
         elif _is_misspelled_limit(each):
             yield f"{each.key}: is not a known field{_known_key_hint(each.key)}"
@@ -242,12 +244,12 @@ def _map_verdict(
             continue
         result = results_by_key.get(key)
         has_error = has_error or (result is not None and result.error is not None)
-        native = ALIASES.get(key, key)
+        native = KEY_ALIASES.get(key, key)
         texts = (result.note if result is not None else "", normalized.notes.get(key, ""))
         detail = "; ".join(text for text in texts if text and text != f"as {native}")
         native_hint = f" is {native}" if native in FIELD_NAMES and native != each.inner_key else ""
         notes.append(f"{each.inner_key}{native_hint}" + (f" ({detail})" if detail else ""))
-    verdict = Verdict.REFUSED if has_error else Verdict.MAPPED
+    verdict = KeySupport.REFUSED if has_error else KeySupport.MAPPED
     note = f"{'; '.join(notes)}; the rest is stored in the notes"
     return FieldVerdict(field=parent_key, shown_value=_format_value(value), verdict=verdict, note=note)
 
@@ -267,7 +269,7 @@ def _build_agent(found: scanner.FoundDefinition, partial: PartialDefinition, nam
 
 
 def _is_limiting(key: str) -> bool:
-    return ALIASES.get(key, key) in _LIMITING_KEYS
+    return KEY_ALIASES.get(key, key) in _LIMITING_KEYS
 
 
 def _is_misspelled_limit(result: FieldResult) -> bool:
@@ -300,18 +302,18 @@ def _is_display_only(result: FieldResult) -> bool:
     return result.is_unknown or (result.error is not None and result.key in _AMBIGUOUS_KEYS)
 
 
-def _decided_verdict(key: str, value: Any, verdict: Verdict, note: str) -> FieldVerdict:
+def _decided_verdict(key: str, value: Any, verdict: KeySupport, note: str) -> FieldVerdict:
     return FieldVerdict(field=key, shown_value=_format_value(value), verdict=verdict, note=note)
 
 
 def _field_verdict(result: FieldResult, source: Any, note: str) -> FieldVerdict:
     verdict, field_note = result.verdict, result.note
     if result.is_unknown:
-        verdict, field_note = Verdict.KEPT, "unknown field; stored in the notes"
+        verdict, field_note = KeySupport.KEPT, "unknown field; stored in the notes"
     elif _is_display_only(result):
-        verdict, field_note = Verdict.KEPT, f"{field_note}; stored in the notes"
-    elif note and verdict is Verdict.HONOURED:
-        verdict = Verdict.MAPPED
+        verdict, field_note = KeySupport.KEPT, f"{field_note}; stored in the notes"
+    elif note and verdict is KeySupport.HONOURED:
+        verdict = KeySupport.MAPPED
     full_note = "; ".join(each for each in (field_note, note) if each)
     return FieldVerdict(field=result.key, shown_value=_format_value(source), verdict=verdict, note=full_note)
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from retinue.agents import validators
 from retinue.agents.dialects import path_patterns, tool_names
-from retinue.agents.dialects.key_aliases import CLAUDE_MODELS, Verdict
-from retinue.agents.fields import ALIASES
+from retinue.agents.dialects.key_translators import CLAUDE_MODELS, KeySupport
+from retinue.agents.fields import KEY_ALIASES
 from retinue.agents.importing import nested_maps
 from retinue.domain.agent import AGENT_NAME
 from retinue.domain.providers import MODEL_APIS
@@ -30,7 +30,7 @@ class NormalizedKeys:
     keys: dict[str, Any]
     notes: dict[str, str]
     """Changes made to a key."""
-    verdicts: dict[str, tuple[Verdict, str]] = field(default_factory=dict[str, tuple[Verdict, str]])
+    verdicts: dict[str, tuple[KeySupport, str]] = field(default_factory=dict[str, tuple[KeySupport, str]])
     """Verdict and note for keys that were merged into another key."""
     extra_notes: dict[str, Any] = field(default_factory=dict[str, Any])
     """Values to store among the agent's notes."""
@@ -53,7 +53,7 @@ def normalize_keys(source: Mapping[str, Any], repaired_keys: tuple[str, ...], st
         if value is None:
             _add_note(normalized, key, "empty, so it is ignored")
             continue
-        native = ALIASES.get(key, key)
+        native = KEY_ALIASES.get(key, key)
         if native == "name":
             _normalize_name(normalized, key, value, stem)
         elif native in ("tool_allow", "tool_deny"):
@@ -89,7 +89,9 @@ def _extract_nested_limits(normalized: NormalizedKeys) -> None:
 def _choose_name(normalized: NormalizedKeys) -> None:
     """Choose the agent's name; if there are both an id and a name, the name becomes the display name."""
     ids = [
-        key for key in normalized.keys if ALIASES.get(key) == "name" and isinstance(normalized.keys[key], str)
+        key
+        for key in normalized.keys
+        if KEY_ALIASES.get(key) == "name" and isinstance(normalized.keys[key], str)
     ]
     if "name" not in normalized.keys or not ids or not isinstance(normalized.keys["name"], str):
         return
@@ -100,14 +102,14 @@ def _choose_name(normalized: NormalizedKeys) -> None:
         name_key, other_keys = "name", ids
     for key in (*other_keys, *(("name",) if name_key != "name" else ())):
         value = normalized.keys.pop(key)
-        has_title = any(ALIASES.get(each, each) == "display_name" for each in normalized.keys)
+        has_title = any(KEY_ALIASES.get(each, each) == "display_name" for each in normalized.keys)
         if key == "name" and value.strip() and not has_title:
             normalized.keys["display_name"] = " ".join(value.split())
-            normalized.verdicts[key] = (Verdict.MAPPED, f"as display_name; '{name_key}' is the name")
+            normalized.verdicts[key] = (KeySupport.MAPPED, f"as display_name; '{name_key}' is the name")
         else:
             normalized.extra_notes[key] = value
             normalized.verdicts[key] = (
-                Verdict.KEPT,
+                KeySupport.KEPT,
                 f"is the same setting as '{name_key}'; stored in the notes",
             )
 
@@ -116,10 +118,10 @@ def _choose_description(normalized: NormalizedKeys) -> None:
     """Keep a second text about when to use the agent among the notes."""
     if not normalized.keys.get("description"):
         return
-    for key in [each for each in normalized.keys if ALIASES.get(each) == "description"]:
+    for key in [each for each in normalized.keys if KEY_ALIASES.get(each) == "description"]:
         normalized.extra_notes[key] = validators.json_value(normalized.keys.pop(key), ())
         normalized.verdicts[key] = (
-            Verdict.KEPT,
+            KeySupport.KEPT,
             "is the same setting as 'description'; stored in the notes",
         )
 
@@ -134,11 +136,11 @@ def _merge_prompts(normalized: NormalizedKeys) -> None:
     ):
         del normalized.keys["prompt"]
         normalized.keys["promptPath"] = (file[1] or file[2]).strip()
-        normalized.verdicts["prompt"] = (Verdict.MAPPED, "the file's text is the prompt")
+        normalized.verdicts["prompt"] = (KeySupport.MAPPED, "the file's text is the prompt")
     first, second = normalized.keys.get("roleDefinition"), normalized.keys.get("customInstructions")
     if isinstance(first, str) and isinstance(second, str):
         normalized.keys["roleDefinition"] = f"{first.rstrip()}\n\n{second.strip()}\n"
-        normalized.verdicts["customInstructions"] = (Verdict.MAPPED, "the end of the prompt")
+        normalized.verdicts["customInstructions"] = (KeySupport.MAPPED, "the end of the prompt")
         del normalized.keys["customInstructions"]
 
 
@@ -155,7 +157,7 @@ def _normalize_name(normalized: NormalizedKeys, key: str, value: Any, stem: str)
         return
     normalized.keys[key] = name
     _add_note(normalized, key, f"'{name}'")
-    if not any(ALIASES.get(each, each) == "display_name" for each in normalized.keys) and written.strip():
+    if not any(KEY_ALIASES.get(each, each) == "display_name" for each in normalized.keys) and written.strip():
         normalized.keys["display_name"] = " ".join(written.split())
 
 
@@ -174,7 +176,7 @@ def _normalize_tools(normalized: NormalizedKeys, key: str, value: Any, *, denied
             for each in normalized.keys[key]
             if isinstance(each, str)
         )
-        if denies_agents and "agent_deny" not in (ALIASES.get(each, each) for each in normalized.keys):
+        if denies_agents and "agent_deny" not in (KEY_ALIASES.get(each, each) for each in normalized.keys):
             normalized.keys["agent_deny"] = ["*"]
             _add_note(normalized, key, "agent_deny: *")
 

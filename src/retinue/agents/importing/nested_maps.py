@@ -6,7 +6,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from retinue.agents import validators
-from retinue.agents.fields import ALIASES, DISPLAY_ONLY_KEYS, KNOWN_KEYS
+from retinue.agents.fields import DISPLAY_ONLY_KEYS, KEY_ALIASES, KNOWN_KEYS
 from retinue.agents.validators import KeyPath
 
 _PERMISSION_MAPS = frozenset(
@@ -22,7 +22,7 @@ In other maps `tools` may be things to install.
 
 _LIMIT_KEYS = frozenset(
     (
-        *(key for key, native in ALIASES.items() if native in ("tool_allow", "tool_deny") and key != "tools"),
+        *(key for key, native in KEY_ALIASES.items() if native in ("tool_allow", "tool_deny") and key != "tools"),
         "tool_allow", "tool_deny", "allowed_paths", "allowedPaths", "denied_paths", "deniedPaths", "forbidden_paths",
         "blocked_paths", "disallowed_paths", "readonly", "readOnly", "read_only", "read-only", "canEdit", "can_edit",
         "enable_write_tools", "sandbox_mode", "file_access", "network_access",
@@ -63,13 +63,13 @@ def extract_limits(keys: Mapping[str, Any]) -> Iterator[ExtractedKey]:
 def _limit_key(parent_key: str, inner_key: Any, taken: set[str]) -> str:
     if inner_key not in _LIMIT_KEYS and not (inner_key == "tools" and parent_key in _PERMISSION_MAPS):
         return ""
-    native = ALIASES.get(inner_key, inner_key)
-    spellings = (inner_key, native, *(key for key, target in ALIASES.items() if target == native))
+    native = KEY_ALIASES.get(inner_key, inner_key)
+    spellings = (inner_key, native, *(key for key, target in KEY_ALIASES.items() if target == native))
     return next((each for each in spellings if each not in taken), inner_key)
 
 
 def _helpful_key(parent_key: str, inner_key: Any, raw_value: Any, taken: set[str]) -> str:
-    known_fields = {ALIASES.get(key, key) for key in taken}
+    known_fields = {KEY_ALIASES.get(key, key) for key in taken}
     return (
         inner_key
         if inner_key in _HELPFUL_KEYS.get(parent_key, ())

@@ -220,7 +220,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         if not self.has_paths:
             return Verdict(ok=False, rule=NO_SCOPE_RULE)
         if skill_pattern := self._skill_pattern(real_path, access):
-            objection = next(filter(None, (each.deny_objection(real_path) for each in self.ceilings)), None)
+            objection = next(filter(None, (each.denying_rule(real_path) for each in self.ceilings)), None)
             return Verdict(ok=objection is None, rule=objection or f"skill {skill_pattern}")
         is_private = self.is_private_tmp(real_path)
         if access == "write" and not self.writable and not is_private:
@@ -233,11 +233,9 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
                 (self.user_grants.read if access == "read" else self.user_grants.write) or (), real_path
             )
             for ceiling in self.ceilings:
-                objection = ceiling.path_objection(real_path, access, own_tmp=self.root != TMP)
+                objection = ceiling.path_denying_rule(real_path, access, own_tmp=self.root != TMP)
                 if objection and (
-                    ceiling.is_operator_ceiling
-                    or granted_pattern is None
-                    or ceiling.deny_objection(real_path)
+                    ceiling.is_operator_ceiling or granted_pattern is None or ceiling.denying_rule(real_path)
                 ):
                     return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule=f"{access} {pattern}")

@@ -18,7 +18,7 @@ from retinue.providers.local.prompt import Prompt, build_prompts, conversation_s
 from retinue.providers.local.tool_arguments import MAX_TOKENS, build_argument_prompt, parse_calls
 from retinue.providers.local.tool_choice import TOP_TOKENS, LogprobBaseline, build_choices, choose_tool
 from retinue.providers.local.weights import get_weights, weights_path
-from retinue.providers.request_encoding import json_object_error
+from retinue.providers.request_encoding import invalid_arguments_reason
 
 LOADING_MESSAGE = "loading the demonstration model"
 DEFAULT_MAX_TOKENS = 100
@@ -161,7 +161,7 @@ class _ModelQueries:
         if arguments_list := parse_calls(text):
             return tuple(
                 UnsavedToolCall(
-                    tool=tool.name, arguments=arguments, invalid_reason=json_object_error(arguments)
+                    tool=tool.name, arguments=arguments, invalid_reason=invalid_arguments_reason(arguments)
                 )
                 for arguments in arguments_list
             )

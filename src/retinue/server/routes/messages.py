@@ -103,7 +103,7 @@ class ToolCallEntry(ResponseModel, tag_field="kind", tag="tool_call"):
     args: Annotated[str, Meta(description="JSON text, as the model wrote it.")]
     at: str
     run: str
-    parse_error: str
+    invalid_reason: str
 
 
 class ToolResultEntry(ResponseModel, tag_field="kind", tag="tool_result"):

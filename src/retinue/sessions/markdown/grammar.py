@@ -194,7 +194,7 @@ CALL = MarkerKind(
         Attribute(name="tool", field="tool", encoding=REQUIRED),
         _AT,
         _RUN,
-        Attribute(name="broken", field="parse_error", is_rare=True),
+        Attribute(name="broken", field="invalid_reason", is_rare=True),
     ),
 )
 RESULT = MarkerKind(

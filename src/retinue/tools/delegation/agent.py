@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from retinue.domain import agent_pool
 from retinue.domain.delivery import escape_role_markers, failure_summary, no_work_notice, single_line
-from retinue.domain.limits import MAX_TOOL_RESULT_CHARS
+from retinue.domain.limits import MAX_CHILD_SUMMARY_CHARS
 from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import first_message
@@ -176,7 +176,7 @@ async def _format_report(run: Run, call: Call, context: RuntimeContext) -> str:
     is_silent = bool(replies) and not replies[-1].tool_call_count and not replies[-1].text.strip()
     texts = _nonblank_texts(replies)
     is_done = run.status is Status.DONE
-    text = _report_text(run, texts, is_silent=is_silent) if is_done else ""
+    text = _choose_report(run, texts, is_silent=is_silent) if is_done else ""
     duration_s = _duration_s(run)
     if not text and (is_done or _failed_silently(run, texts, is_silent=is_silent)):
         follow_up = await _request_report(run, call, context)
@@ -187,7 +187,9 @@ async def _format_report(run: Run, call: Call, context: RuntimeContext) -> str:
         raise _failure(run, texts)
     return json_result(
         success=True,
-        result=_safe_text(text or NO_SUMMARY.format(agent=run.agent)) + _no_work_note(run) + UNSEEN_NOTE,
+        result=_truncate_child_text(text or NO_SUMMARY.format(agent=run.agent))
+        + _no_work_note(run)
+        + UNSEEN_NOTE,
         agent_used=run.agent,
         duration_seconds=round(duration_s, 3),
         agent_id=agent_id,
@@ -206,9 +208,12 @@ def _failed_silently(run: Run, texts: Sequence[str], *, is_silent: bool) -> bool
 
 def _failure(run: Run, texts: Sequence[str]) -> Failed:
     """Make the error for a run that did not finish. It is never a success, whatever text the run has."""
-    summary = _safe_text(_work_summary(run.agent, texts)) if texts else None
+    summary = _truncate_child_text(_work_summary(run.agent, texts)) if texts else None
     return _error_result(
-        _safe_text(failure_summary(run)), str(run.reason or run.status), agent_used=run.agent, result=summary
+        _truncate_child_text(failure_summary(run)),
+        str(run.reason or run.status),
+        agent_used=run.agent,
+        result=summary,
     )
 
 
@@ -237,7 +242,7 @@ def _is_insufficient_report(text: str) -> bool:
     return len(text) < MIN_REPORT_CHARS or INTERRUPTED_MARK in text
 
 
-def _report_text(run: Run, texts: Sequence[str], *, is_silent: bool) -> str:
+def _choose_report(run: Run, texts: Sequence[str], *, is_silent: bool) -> str:
     """Return the final reply, or a summary of the work.
 
     The summary is used if there is no final reply or it is too short to be a report. Empty if there is no
@@ -273,9 +278,9 @@ async def _request_report(run: Run, call: Call, context: RuntimeContext) -> Run 
     return await take_child_result(follow_up, call, context)
 
 
-def _safe_text(text: str) -> str:
-    """Mark a child's text as data and shorten it to fit one result when escaped as JSON."""
-    return truncate_tool_result(escape_role_markers(text), MAX_TOOL_RESULT_CHARS // 4)
+def _truncate_child_text(text: str) -> str:
+    """Mark a child's text as data and shorten it."""
+    return truncate_tool_result(escape_role_markers(text), MAX_CHILD_SUMMARY_CHARS)
 
 
 def _duration_s(run: Run) -> float:
@@ -312,7 +317,7 @@ async def agent_ask(
         raise _failure(finished, _nonblank_texts(await _load_replies(finished, context)))
     return json_result(
         success=True,
-        result=_safe_text(finished.text.strip()) + UNSEEN_NOTE,
+        result=_truncate_child_text(finished.text.strip()) + UNSEEN_NOTE,
         agent_used=finished.agent,
         duration_seconds=round(_duration_s(finished), 3),
         agent_id=agent_id,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from retinue.domain.agent import Agent
 from retinue.domain.delivery import escape_role_markers, failure_summary
+from retinue.domain.limits import MAX_CHILD_RESULT_CHARS
 from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import LIST_TOOL, MESSAGE_TOOL
@@ -24,7 +25,7 @@ from retinue.runtime.child_permissions import inherited_ceilings
 from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_plan import compute_scope, load_definition
-from retinue.runtime.spawn import check_spawn_allowed, create_session, run_ancestry
+from retinue.runtime.spawn import ancestor_runs, check_spawn_allowed, create_session, delegation_cycle
 from retinue.runtime.startable_agents import other_agents, startable_agents
 from retinue.runtime.tool_executor import truncate_tool_result
 from retinue.tools.define import tool
@@ -32,8 +33,6 @@ from retinue.tools.delegation.json_result import json_result
 
 LATEST_SESSION, CREATE_SESSION, LATEST_OR_CREATE_SESSION = "latest", "create", "latest-or-create"
 DEFAULT_TIMEOUT_S = 300
-MAX_RESPONSE_CHARS = 60_000
-"""Characters of a response that are shown: even escaped, they fit into a result."""
 MAX_TOOL_CALLS = 200
 ANNOUNCED_LATER_NOTE = (
     "The response will be announced as [Async response, responseId={run}]. Continue in the meantime."
@@ -139,7 +138,7 @@ async def _send_message(key: str, message: _MessageRequest, call: Call, context:
             await load_definition(call.session, context), call.session, context, run=call.run
         ),
     )
-    await _check_reachable(request, call, context)
+    await _check_target_agent(request, call, context)
     target_session, is_new = await _choose_session(message, call, context)
     try:
         return await create_run(
@@ -151,7 +150,7 @@ async def _send_message(key: str, message: _MessageRequest, call: Call, context:
         raise Failed(_error_json("agent_message_failed", str(refused))) from refused
 
 
-async def _check_reachable(request: RunRequest, call: Call, context: RuntimeContext) -> None:
+async def _check_target_agent(request: RunRequest, call: Call, context: RuntimeContext) -> None:
     """Check that the agent can take the message.
 
     It must exist, be visible and allowed, have a model, and not itself be waiting for the caller.
@@ -161,12 +160,10 @@ async def _check_reachable(request: RunRequest, call: Call, context: RuntimeCont
         target = context.agents.get(request.agent, call.session.workspace.intended_folder).agent
     except NotFound as missing:
         raise Failed(_error_json("agent_not_found", f"Agent not found: {request.agent}")) from missing
-    ancestors = await context.ledger.read(lambda tx: run_ancestry(call.run.id, tx))
-    ancestor_names = [run.agent for run in ancestors]
-    if request.agent in ancestor_names:
-        chain = " > ".join((*ancestor_names, request.agent))
+    ancestors = await context.ledger.read(lambda tx: ancestor_runs(call.run.id, tx))
+    if cycle := delegation_cycle(request.agent, ancestors):
         raise Failed(
-            _error_json("agent_not_accessible", f"{refusal}: it already runs as an ancestor: {chain}")
+            _error_json("agent_not_accessible", f"{refusal}: it already runs as an ancestor: {cycle}")
         )
     if not target.ui_visible:
         raise Failed(
@@ -271,8 +268,8 @@ async def message_result(
         "mode": "sync",
         "status": "complete",
         **fields,
-        "response": truncate_tool_result(escape_role_markers(run.text), MAX_RESPONSE_CHARS),
-        "truncated": len(escape_role_markers(run.text)) > MAX_RESPONSE_CHARS,
+        "response": truncate_tool_result(escape_role_markers(run.text), MAX_CHILD_RESULT_CHARS),
+        "truncated": len(escape_role_markers(run.text)) > MAX_CHILD_RESULT_CHARS,
         "durationMs": run.duration_ms,
         "toolCallCount": run.tool_calls,
         "toolCalls": await _tool_call_rows(run, context),

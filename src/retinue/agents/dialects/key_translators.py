@@ -15,7 +15,7 @@ from retinue.domain.providers import PROVIDER_ALIASES, PROVIDERS
 from retinue.domain.workspace import Isolation
 
 
-class Verdict(StrEnum):
+class KeySupport(StrEnum):
     HONOURED = "honoured"
     """Same meaning as in the source."""
     MAPPED = "mapped"
@@ -31,7 +31,7 @@ class Translation(Struct, frozen=True, kw_only=True):
 
     fields: Mapping[str, Any]
     """Native fields, nested as in a definition."""
-    verdict: Verdict = Verdict.HONOURED
+    verdict: KeySupport = KeySupport.HONOURED
     note: str = ""
     denied_tools: tuple[str, ...] = ()
     """Tools that this key denies, whatever other keys allow."""
@@ -56,11 +56,11 @@ FOREIGN_DRIVERS = {
 def translate_model(value: Any, path: KeyPath) -> Translation:
     found = validators.line_value(value, path)
     if found == "inherit":
-        return Translation(fields={"model": None}, verdict=Verdict.MAPPED, note="the default model")
+        return Translation(fields={"model": None}, verdict=KeySupport.MAPPED, note="the default model")
     if found in CLAUDE_MODELS:
         model_name = CLAUDE_MODELS[found]
         return Translation(
-            fields={"model": model_name}, verdict=Verdict.MAPPED, note=f"'{found}' is {model_name}"
+            fields={"model": model_name}, verdict=KeySupport.MAPPED, note=f"'{found}' is {model_name}"
         )
     return Translation(fields={"model": found})
 
@@ -76,19 +76,19 @@ def translate_driver(value: Any, path: KeyPath) -> Translation:
             f"'{found[:60]}' is not a known driver{validators.known_names_hint(found, (*NATIVE_DRIVERS, *FOREIGN_DRIVERS))}",
         )
     return Translation(
-        fields={"driver": provider}, verdict=Verdict.MAPPED, note=f"'{found}' is the driver {provider}"
+        fields={"driver": provider}, verdict=KeySupport.MAPPED, note=f"'{found}' is the driver {provider}"
     )
 
 
 def translate_thinking(value: Any, path: KeyPath) -> Translation:
     if isinstance(value, bool):
         level = Thinking.MEDIUM if value else Thinking.OFF
-        return Translation(fields={"thinking": str(level)}, verdict=Verdict.MAPPED, note=f"as {level}")
+        return Translation(fields={"thinking": str(level)}, verdict=KeySupport.MAPPED, note=f"as {level}")
     found = validators.text_value(value, path)
     level_name = {"max": "high", "xhigh": "high", "minimal": "low", "none": "off"}.get(found)
     if level_name is not None:
         return Translation(
-            fields={"thinking": level_name}, verdict=Verdict.MAPPED, note=f"'{found}' is {level_name}"
+            fields={"thinking": level_name}, verdict=KeySupport.MAPPED, note=f"'{found}' is {level_name}"
         )
     return Translation(fields={"thinking": validators.one_of([str(each) for each in Thinking])(value, path)})
 
@@ -120,7 +120,7 @@ def _translate_tool_list(name: str, value: Any, path: KeyPath) -> Translation:
         for each in tools
         if tool_names.native_tool_name(each) != each
     ]
-    return Translation(fields={name: native_tools}, verdict=Verdict.MAPPED, note=", ".join(changed))
+    return Translation(fields={name: native_tools}, verdict=KeySupport.MAPPED, note=", ".join(changed))
 
 
 _TOOL_DETAIL_VALIDATOR = validators.map_with_keys(
@@ -157,7 +157,7 @@ def _translate_tool_map(found: Mapping[str, Any], path: KeyPath) -> Translation:
     if kept_details:
         translated["notes"] = {"tools": kept_details}
     return Translation(
-        fields=translated, verdict=Verdict.MAPPED, note=f"tool_allow: {', '.join(allowed) or 'nothing'}"
+        fields=translated, verdict=KeySupport.MAPPED, note=f"tool_allow: {', '.join(allowed) or 'nothing'}"
     )
 
 
@@ -175,11 +175,11 @@ def _translate_tool_switches(found: Mapping[str, bool]) -> Translation:
     if found.get("*") is False:
         return Translation(
             fields={"tool_allow": enabled},
-            verdict=Verdict.MAPPED,
+            verdict=KeySupport.MAPPED,
             note=f"tool_allow: {', '.join(enabled) or 'nothing'}",
         )
     note = f"tool_deny: {', '.join(disabled_tools)}" if disabled_tools else "all tools are allowed"
-    return Translation(fields={}, denied_tools=disabled_tools, verdict=Verdict.MAPPED, note=note)
+    return Translation(fields={}, denied_tools=disabled_tools, verdict=KeySupport.MAPPED, note=note)
 
 
 def validate_driver_settings(value: Any, path: KeyPath) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def translate_chat(value: Any, path: KeyPath) -> Translation:
         check_cli_agent_settings(translated.get("driver"), found["config"], (*path, "config"))
     if found.get("models"):
         translated["notes"] = {"chat_models": list(found["models"])}
-    return Translation(fields=translated, verdict=Verdict.MAPPED, note="driver, model and driver_settings")
+    return Translation(fields=translated, verdict=KeySupport.MAPPED, note="driver, model and driver_settings")
 
 
 _WORKSPACE_VALIDATOR = validators.map_with_keys(
@@ -255,7 +255,7 @@ def translate_default_workspace(value: Any, path: KeyPath) -> Translation:
     translated: dict[str, Any] = {"workspace": workspace}
     if found.get("label"):
         translated["notes"] = {"workspace_label": found["label"]}
-    return Translation(fields=translated, verdict=Verdict.MAPPED, note="workspace")
+    return Translation(fields=translated, verdict=KeySupport.MAPPED, note="workspace")
 
 
 _OVERRIDES_VALIDATOR = validators.map_with_keys(
@@ -274,7 +274,7 @@ def translate_permission_overrides(value: Any, path: KeyPath) -> Translation:
     return Translation(
         fields=translated,
         denied_tools=denied_tools,
-        verdict=Verdict.MAPPED,
+        verdict=KeySupport.MAPPED,
         note="workspace.writable and tool_deny",
     )
 
@@ -295,7 +295,9 @@ def translate_subagents(value: Any, path: KeyPath) -> Translation:
     if other_settings:
         translated["notes"] = {"subagents": other_settings}
     return Translation(
-        fields=translated, verdict=Verdict.MAPPED, note="agent_allow; the model is set in the configuration"
+        fields=translated,
+        verdict=KeySupport.MAPPED,
+        note="agent_allow; the model is set in the configuration",
     )
 
 
@@ -303,12 +305,12 @@ def translate_isolation(value: Any, path: KeyPath) -> Translation:
     if value == "worktree":
         return Translation(
             fields={"workspace": {"isolation": "sandbox", "writable": True}},
-            verdict=Verdict.MAPPED,
+            verdict=KeySupport.MAPPED,
             note="a sandboxed workspace",
         )
     found = validators.one_of([str(each) for each in Isolation])(value, path)
     return Translation(
-        fields={"workspace": {"isolation": found}}, verdict=Verdict.MAPPED, note="workspace.isolation"
+        fields={"workspace": {"isolation": found}}, verdict=KeySupport.MAPPED, note="workspace.isolation"
     )
 
 
@@ -317,7 +319,7 @@ def _read_only_translation() -> Translation:
         fields={},
         denied_tools=tool_names.WRITING_TOOLS,
         is_read_only=True,
-        verdict=Verdict.MAPPED,
+        verdict=KeySupport.MAPPED,
         note="read-only",
     )
 
@@ -325,14 +327,14 @@ def _read_only_translation() -> Translation:
 def translate_read_only(value: Any, path: KeyPath) -> Translation:
     if validators.bool_value(value, path):
         return _read_only_translation()
-    return Translation(fields={}, verdict=Verdict.KEPT, note="restricts nothing")
+    return Translation(fields={}, verdict=KeySupport.KEPT, note="restricts nothing")
 
 
 def translate_can_edit(value: Any, path: KeyPath) -> Translation:
     if validators.bool_value(value, path):
-        return Translation(fields={}, verdict=Verdict.KEPT, note="restricts nothing")
+        return Translation(fields={}, verdict=KeySupport.KEPT, note="restricts nothing")
     return Translation(
-        fields={}, denied_tools=("write", "edit"), verdict=Verdict.MAPPED, note="tool_deny: write, edit"
+        fields={}, denied_tools=("write", "edit"), verdict=KeySupport.MAPPED, note="tool_deny: write, edit"
     )
 
 
@@ -343,7 +345,7 @@ def translate_sandbox_mode(value: Any, path: KeyPath) -> Translation:
     if found == "workspace-write":
         return Translation(
             fields={"notes": {"sandbox_mode": found}},
-            verdict=Verdict.KEPT,
+            verdict=KeySupport.KEPT,
             note="the usual approval rules apply",
         )
     raise InvalidValue(path, f"'{found[:40]}' would allow more than a definition can; remove it")
@@ -352,7 +354,7 @@ def translate_sandbox_mode(value: Any, path: KeyPath) -> Translation:
 def refuse_disabled_agent(value: Any, path: KeyPath) -> Translation:
     if validators.bool_value(value, path):
         raise InvalidValue(path, "disables this agent in its source; remove this field to use it here")
-    return Translation(fields={}, verdict=Verdict.KEPT, note="restricts nothing")
+    return Translation(fields={}, verdict=KeySupport.KEPT, note="restricts nothing")
 
 
 def translate_agent_list(value: Any, path: KeyPath) -> Translation:
@@ -362,7 +364,7 @@ def translate_agent_list(value: Any, path: KeyPath) -> Translation:
         for each in validators.name_list(value, path)
     )
     note = f"agent_allow: {', '.join(agent_names) or 'none'}"
-    return Translation(fields={"agent_allow": agent_names}, verdict=Verdict.MAPPED, note=note)
+    return Translation(fields={"agent_allow": agent_names}, verdict=KeySupport.MAPPED, note=note)
 
 
 _TOOLS_BY_GROUP: dict[str, tuple[str, ...]] = {
@@ -397,7 +399,7 @@ def translate_tool_groups(value: Any, path: KeyPath) -> Translation:
     tools = tuple(dict.fromkeys((*allowed, "ask_user", "todo")))
     note = f"tool_allow: {', '.join(tools)}"
     note += f"; left out, because limited to some files: {', '.join(skipped)}" if skipped else ""
-    return Translation(fields={"tool_allow": tools}, verdict=Verdict.MAPPED, note=note)
+    return Translation(fields={"tool_allow": tools}, verdict=KeySupport.MAPPED, note=note)
 
 
 def translate_permission_mode(value: Any, path: KeyPath) -> Translation:
@@ -407,7 +409,7 @@ def translate_permission_mode(value: Any, path: KeyPath) -> Translation:
     if found in ("default", "manual"):
         return Translation(
             fields={"notes": {"permissionMode": found}},
-            verdict=Verdict.KEPT,
+            verdict=KeySupport.KEPT,
             note="the usual approval rules apply",
         )
     raise InvalidValue(
@@ -424,13 +426,15 @@ def translate_mode(value: Any, path: KeyPath) -> Translation:
     found = validators.one_of(tuple(roles))(value, path)
     role_names = tuple(str(each) for each in roles[found])
     return Translation(
-        fields={"roles": role_names}, verdict=Verdict.MAPPED, note=f"roles: {', '.join(role_names)}"
+        fields={"roles": role_names}, verdict=KeySupport.MAPPED, note=f"roles: {', '.join(role_names)}"
     )
 
 
 def translate_hidden(value: Any, path: KeyPath) -> Translation:
     is_visible = not validators.bool_value(value, path)
-    return Translation(fields={"ui_visible": is_visible}, verdict=Verdict.MAPPED, note="ui_visible, inverted")
+    return Translation(
+        fields={"ui_visible": is_visible}, verdict=KeySupport.MAPPED, note="ui_visible, inverted"
+    )
 
 
 _TRIGGERS_VALIDATOR = validators.map_with_keys(
@@ -452,7 +456,7 @@ def keep_as_note(name: str) -> KeyTranslator:
     def translate(value: Any, path: KeyPath) -> Translation:
         return Translation(
             fields={"notes": {name: validators.json_value(value, path)}},
-            verdict=Verdict.KEPT,
+            verdict=KeySupport.KEPT,
             note="stored for display only",
         )
 
