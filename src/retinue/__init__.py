@@ -29,6 +29,7 @@ _PUBLIC_NAMES = {
     "Refused": "retinue.errors",
     "Failed": "retinue.errors",
     "TimedOut": "retinue.errors",
+    "UsageError": "retinue.errors",
     "Cancelled": "retinue.errors",
 }
 
@@ -52,6 +53,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolResult",
+    "UsageError",
     "__version__",
     "open",
     "run",

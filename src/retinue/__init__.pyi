@@ -17,6 +17,7 @@ from retinue.errors import NotFound as NotFound
 from retinue.errors import Refused as Refused
 from retinue.errors import RetinueError as RetinueError
 from retinue.errors import TimedOut as TimedOut
+from retinue.errors import UsageError as UsageError
 from retinue.interfaces import Call as Call
 from retinue.interfaces import Tool as Tool
 from retinue.tools.define import tool as tool

@@ -27,6 +27,7 @@ PUBLIC_NAMES = [
     "Tool",
     "ToolCall",
     "ToolResult",
+    "UsageError",
     "__version__",
     "open",
     "run",

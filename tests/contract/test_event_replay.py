@@ -39,7 +39,7 @@ class ReplyCollector:
         if not durable:
             self._last_seq += 1
         if not lost:
-            live_number = 0 if durable else self._last_seq
+            live_seq = 0 if durable else self._last_seq
             await self.replay.receive(
                 Event(
                     kind=kind,
@@ -47,7 +47,7 @@ class ReplyCollector:
                     session="S",
                     run="R",
                     agent="general",
-                    live_number=live_number,
+                    live_seq=live_seq,
                     data=data,
                 )
             )

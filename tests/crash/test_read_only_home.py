@@ -190,5 +190,5 @@ async def test_starting_a_daemon_on_a_full_disk_reports_the_reason(
     out, err = await process.communicate()
     message = err.decode()
     assert (process.returncode, out, message.count("\n")) == (1, b"", 1), message
-    assert message.startswith(f"retinue: The daemon stopped at once: {disk}")
+    assert message.startswith(f"retinue: The daemon cannot start: {disk}")
     assert "No space left on device; free some space" in message

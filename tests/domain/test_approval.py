@@ -59,7 +59,7 @@ def test_a_pending_approval_records_one_answer_and_its_author(
 @pytest.mark.parametrize("state", [state for state in ApprovalState if state is not ApprovalState.PENDING])
 @pytest.mark.parametrize("answer", list(Answer))
 def test_an_approval_that_is_not_pending_refuses_an_answer(state: ApprovalState, answer: Answer):
-    with pytest.raises(Refused, match=f"^approval 01A is {state} already$"):
+    with pytest.raises(Refused, match=f"^approval 01A cannot be answered any more: it is {state}$"):
         replace(SCOPE_REQUEST, state=state).record_answer(answer, by="ada", at=NOW)
 
 

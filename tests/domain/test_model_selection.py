@@ -31,7 +31,7 @@ def test_the_most_specific_model_setting_wins(
     ("override", "default", "message"),
     [
         (None, None, "No model configured"),
-        ("antropic:claude-x", "openai:gpt-x", "has an unknown provider"),
+        ("antropic:claude-x", "openai:gpt-x", "unknown provider in the model"),
         ("openai:", "openai:gpt-x", "has no name after its provider"),
         ("mistral", None, "the provider of the model .mistral. is unknown"),
     ],

@@ -398,6 +398,14 @@ def with_annotation(annotation: object) -> Callable[..., Any]:
     return mistaken
 
 
+unknown_access: Any = ("wirte", "path")
+
+
+def tool_with_path(path: str) -> str:
+    """Use a path."""
+    return path
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -411,6 +419,14 @@ def with_annotation(annotation: object) -> Callable[..., Any]:
         (
             lambda: tool(effect="twice")(tool_with_docstring),
             "unknown effect 'twice'. Use one of read, idempotent, once",
+        ),
+        (
+            lambda: tool(access=unknown_access)(tool_with_path),
+            "Tool tool_with_path: unknown access 'wirte'. Use one of read, write, run, scope",
+        ),
+        (
+            lambda: tool(access=("write", "file"))(tool_with_path),
+            "Tool tool_with_path: access names the argument 'file', which it does not have",
         ),
         (lambda: tool(tool_without_docstring), "Tool tool_without_docstring has no description"),
         (

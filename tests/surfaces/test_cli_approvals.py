@@ -145,7 +145,7 @@ def test_only_the_first_answer_counts(cli: CliFixture, waiting_run: dict[str, An
     for answer in ("allow", "deny"):
         second_answer = cli("approvals", "answer", approval_id, answer, "--json")
         assert (second_answer.code, second_answer.json["error"]["code"]) == (3, "conflict")
-        assert f"approval {approval_id} is denied already" in second_answer.err
+        assert f"approval {approval_id} cannot be answered any more: it is denied" in second_answer.err
     assert not (cli.folder / "a.txt").exists()
 
 
@@ -196,7 +196,7 @@ def test_cancelling_a_waiting_run_voids_its_approval(cli: CliFixture, waiting_ru
     assert (cancelled.code, cancelled.json["status"]) == (0, "cancelled")
     assert cli("approvals", "list", "--json").json == []
     late = cli("approvals", "answer", waiting_run["approvals"][0], "allow")
-    assert (late.code, "is void already" in late.err) == (3, True)
+    assert (late.code, "cannot be answered any more: it is void" in late.err) == (3, True)
     assert not (cli.folder / "a.txt").exists()
 
 

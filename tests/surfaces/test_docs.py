@@ -250,7 +250,7 @@ def test_the_list_of_events_is_complete():
     rows = re.findall(r"^\| `([a-z]+\.[a-z]+)` \|", text, re.MULTILINE)
     assert sorted(rows) == sorted(get_args(event.EventKind))
     event_json = event.event_as_json(
-        event.Event(kind="run.state", at=datetime.now(UTC), session="S", live_number=1)
+        event.Event(kind="run.state", at=datetime.now(UTC), session="S", live_seq=1)
     )
     assert [name for name in event_json if f"`{name}`" not in text] == []
 

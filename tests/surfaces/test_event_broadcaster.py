@@ -431,7 +431,7 @@ async def test_what_a_run_saves_is_not_reported_as_a_user_edit(isolated_env: dic
 def test_consecutive_deltas_of_one_run_are_merged_and_other_events_are_not():
     def event(run: str, kind: EventKind, text: str = "", seq: int = 0) -> Event:
         data = {"text": text, "entry": f"reply of {run}"} if text else {}
-        return Event(kind=kind, at=NOW, session="S", run=run, seq=seq, live_number=0 if seq else 1, data=data)
+        return Event(kind=kind, at=NOW, session="S", run=run, seq=seq, live_seq=0 if seq else 1, data=data)
 
     merged = merge_deltas(
         [
@@ -470,9 +470,7 @@ def test_consecutive_deltas_of_one_run_are_merged_and_other_events_are_not():
     n=st.integers(0, 3),
 )
 def test_any_event_is_encoded_as_one_block(data: dict[str, Any], seq: int, n: int):
-    event = Event(
-        kind="run.state", at=NOW, session="S", run="R", agent="a", seq=seq, live_number=n, data=data
-    )
+    event = Event(kind="run.state", at=NOW, session="S", run="R", agent="a", seq=seq, live_seq=n, data=data)
     raw = encode_sse_event(event)
     assert raw.endswith(b"\n\n")
     assert raw.count(b"\n\n") == 1

@@ -73,6 +73,7 @@ export const RUN_STATUS_LABELS: Record<RunStatus, string> = {
   lost: "lost",
 };
 
+/** What a waiting run waits for, as the end of a sentence. */
 export const WAIT_LABELS: Record<string, string> = {
   approval: "for an approval",
   person: "for your message",

@@ -48,7 +48,7 @@ export function applyEvent(event: ServerEvent): void {
 export async function toggleWatcher(session: string, agent: string, trigger: "command" | "slash" | "key"): Promise<void> {
   const active = findWatcher(session, agent);
   const watcher = await tryOrReport(async () => (active ? ((await api.stopWatcher(session, agent))[0] ?? null) : await api.startWatcher(session, agent, trigger)));
-  if (watcher) showToast(watcher.watching ? `${watcher.name} watching` : `${capitalize(agent)} stopped watching.`);
+  if (watcher) showToast(watcher.watching ? `${watcher.name} now watches this session.` : `${capitalize(agent)} stopped watching.`);
   void refreshWatchers();
 }
 

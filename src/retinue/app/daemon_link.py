@@ -98,9 +98,9 @@ class DaemonLink:
         self._received.set()
 
     async def _receive(self, event: Event) -> None:
-        if event.live_number or event.seq not in self._own_seqs:
+        if event.live_seq or event.seq not in self._own_seqs:
             await self.replay.receive(event)
-        if not event.live_number:
+        if not event.live_seq:
             self._own_seqs.discard(event.seq)
             self._last_seq = event.seq
             self._received.set()
@@ -182,6 +182,6 @@ def _decode_event(payload: dict[str, Any]) -> Event:
         parent_run=payload["parent_run"],
         agent=payload["agent"],
         seq=payload["seq"],
-        live_number=payload.get("live_seq", 0),
+        live_seq=payload.get("live_seq", 0),
         data=data,
     )

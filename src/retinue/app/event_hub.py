@@ -51,7 +51,7 @@ class EventHub:
                 return
         elif self._listeners:
             count = self._live_event_counts[event.run] = self._live_event_counts.get(event.run, 0) + 1
-            event = replace(event, seq=self._last_durable_seq, live_number=count)
+            event = replace(event, seq=self._last_durable_seq, live_seq=count)
         self.notify_listeners(event)
 
     def notify_listeners(self, event: Event) -> None:

@@ -52,7 +52,7 @@ class EventReplay:
 
     async def receive(self, event: Event) -> None:
         """Receive one event from the daemon, and forward it unless it is incomplete or a duplicate."""
-        if event.live_number and event.run:
+        if event.live_seq and event.run:
             await self._check_count(event)
         is_complete = event.run in self._last_counts
         if event.kind == "text.delta" and not is_complete:
@@ -93,7 +93,7 @@ class EventReplay:
         )
         starts_reply = is_turn_start or event.kind == "text.discarded"
         last_count = self._last_counts.pop(event.run, None)
-        if has_gap := last_count != event.live_number - 1:
+        if has_gap := last_count != event.live_seq - 1:
             self._discard_partial(event.run)
             if last_count is not None:
                 self._runs_with_gaps.add(event.run)
@@ -101,7 +101,7 @@ class EventReplay:
                 self._runs_with_gaps.discard(event.run)
                 await self._emit_missed_replies(event.run)
         if starts_reply or not has_gap:
-            self._last_counts[event.run] = event.live_number
+            self._last_counts[event.run] = event.live_seq
 
     def _discard_partial(self, run: str) -> None:
         """Emit `text.discarded` for a partial reply that is incomplete or was emitted before."""

@@ -144,7 +144,9 @@ class MessageService:
         try:
             session = await self._context.store.find_by_key(selector)
         except NotFound as error:
-            raise NotFound(f"Session not found: {error}") from error
+            raise NotFound(
+                f"Session not found: {selector}. List sessions with `retinue sessions list`."
+            ) from error
         if session.agent != agent:
             raise Conflict(
                 f"Session does not belong to this agent: {session.slug} belongs to {session.agent}."

@@ -43,7 +43,9 @@ class WatcherService:
         found = [each for each in await self._active_watches(session) if agent in (None, each.agent)]
         if not found:
             raise NotFound(
-                f"{agent} does not watch {session.slug}." if agent else f"No agent watches {session.slug}."
+                f"Agent {agent!r} does not watch {session.slug}."
+                if agent
+                else f"No agent watches {session.slug}."
             )
         return [await watchers.stop_watch(each, self._context.runtime) for each in found]
 

@@ -146,7 +146,7 @@ async def ensure_daemon(
                     return facts
                 if process.poll() is not None:
                     message = os.pread(failure_fd, MAX_FAILURE_BYTES, 0).decode("utf-8", "replace")
-                    raise Failed(f"The daemon stopped at once: {message or f'see {log}'}")
+                    raise Failed(f"The daemon cannot start: {message or f'see {log}'}")
                 await asyncio.sleep(0.02)
     finally:
         os.close(failure_fd)

@@ -106,7 +106,7 @@ class Approval(Struct, frozen=True, kw_only=True, rename={"access": "touch"}):
     def record_answer(self, answer: Answer, *, by: str, at: datetime) -> Self:
         """Record the answer; only the first one counts, and only before the approval expires."""
         if self.state is not ApprovalState.PENDING:
-            raise Conflict(f"approval {self.id} is {self.state} already")
+            raise Conflict(f"approval {self.id} cannot be answered any more: it is {self.state}")
         if at >= self.expires_at:
             raise Conflict(
                 f"approval {self.id} expired at {iso_timestamp(self.expires_at)}: it counts as denied"

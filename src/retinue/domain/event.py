@@ -39,7 +39,7 @@ class Event(Struct, frozen=True, kw_only=True):
     agent: str = ""
     seq: int = 0
     """Ledger number of a durable event; for a live one, the last durable number known."""
-    live_number: int = 0
+    live_seq: int = 0
     """Number of a live event within its run, counted while anyone listens; 0 for a durable event."""
     data: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -55,6 +55,6 @@ def event_as_json(event: Event) -> dict[str, Any]:
         "parent_run": event.parent_run,
         "agent": event.agent,
     }
-    if event.live_number:
-        common["live_seq"] = event.live_number
+    if event.live_seq:
+        common["live_seq"] = event.live_seq
     return event.data | common if event.data.keys() & common.keys() else common | event.data

@@ -66,8 +66,8 @@ def split_model_name(model: str) -> tuple[str | None, str]:
         return None, model
     if prefix not in PROVIDER_ALIASES:
         raise BadConfig(
-            f"the model {model!r} has an unknown provider: write it as PROVIDER:NAME, with one of "
-            f"{', '.join(PROVIDER_ALIASES)} before the first colon"
+            f"unknown provider in the model {model!r}: write PROVIDER:NAME, where PROVIDER is one of "
+            f"{', '.join(PROVIDER_ALIASES)}"
         )
     if not name.strip():
         raise BadConfig(f"the model {model!r} has no name after its provider")

@@ -217,7 +217,7 @@ class EventBroadcaster:
         return has_sent
 
     async def _broadcast_in_order(self, event: Event) -> None:
-        if event.live_number:
+        if event.live_seq:
             await self._deliver(event)
         elif event.seq > self._cursor:
             if event.seq > self._cursor + 1:
@@ -250,7 +250,7 @@ class EventBroadcaster:
         or both after.
         """
         session_ids = await self._ancestry.sessions_for(event) if self._has_session_filters() else ()
-        if event.live_number:
+        if event.live_seq:
             event = self._with_live_position(event)
         elif event.seq <= self._cursor:
             return
@@ -267,7 +267,7 @@ class EventBroadcaster:
     def _with_live_position(self, event: Event) -> Event:
         """Return a live event with the number of the durable event before it and its own count."""
         count = self._live_counts[event.run] = self._live_counts.get(event.run, 0) + 1
-        return replace(event, seq=self._cursor, live_number=count)
+        return replace(event, seq=self._cursor, live_seq=count)
 
     def _has_session_filters(self) -> bool:
         return any(event_filter.session for event_filter in self._groups)
@@ -330,5 +330,5 @@ def encode_sse_event(event: Event) -> bytes:
         data = _ENCODER.encode(fields)
     except UnicodeEncodeError:  # lone surrogate in model output
         data = json.dumps(fields).encode()
-    id_line = b"" if event.live_number else b"id: %d\n" % event.seq
+    id_line = b"" if event.live_seq else b"id: %d\n" % event.seq
     return b"event: %s\n%sdata: %s\n\n" % (event.kind.encode(), id_line, data)

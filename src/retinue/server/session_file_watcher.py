@@ -64,7 +64,7 @@ class SessionFileWatcher:
             at=self._now(),
             session=file.session.id,
             agent=file.session.agent,
-            live_number=file.change_count,
+            live_seq=file.change_count,
             data={"change": "file"},
         )
 

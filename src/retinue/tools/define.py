@@ -18,6 +18,8 @@ from retinue.tools.abandonable_thread import run_in_own_thread
 from retinue.tools.arguments import make_argument_parser
 from retinue.tools.schema import tool_schema
 
+RESOURCE_ACCESS_KINDS: tuple[ToolAccess, ...] = ("read", "write", "run", "scope")
+"""Kinds of access to a path or a command, which scope rules check."""
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 Function = Callable[..., Any]
@@ -94,13 +96,14 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
         The tool, or a decorator that makes it.
 
     Raises:
-        UsageError: The name, the description, the effect or the signature cannot be used.
+        UsageError: The name, the description, the effect, the access or the signature cannot be used.
     """
 
     def make_tool(function: Function) -> Tool:
         tool_name = _check_name(name or getattr(function, "__name__", ""))
         fields, call_name = _parse_signature(tool_name, function)
         parse, schema = _argument_parser_and_schema(tool_name, fields)
+        tool_access, resource_of = _parse_access(tool_name, access, fields)
         return Tool(
             spec=ToolSpec(
                 name=tool_name,
@@ -122,8 +125,8 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
             can_verify_completion=can_verify_completion,
             delegation_refused_text=delegation_refused_text,
             format_argument_error=format_argument_error,
-            access=access[0] if access else "tool",
-            resource_of=_argument_reader(access[1]) if access else None,
+            access=tool_access,
+            resource_of=resource_of,
         )
 
     return make_tool if function is None else make_tool(function)
@@ -155,9 +158,19 @@ def _parse_effect(name: str, effect: Effect | str) -> Effect:
         raise UsageError(f"Tool {name}: unknown effect {effect!r}. Use one of {known}.") from error
 
 
-def _argument_reader(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that reads one argument; a missing path is the workspace."""
-    return lambda arguments: str(arguments.get(name) or ".")
+def _parse_access(
+    name: str, access: tuple[ToolAccess, str] | None, fields: Iterable[Field]
+) -> tuple[ToolAccess, Callable[[Mapping[str, Any]], str] | None]:
+    """Return the kind of access, and a function that reads its argument; a missing path is the workspace."""
+    if access is None:
+        return "tool", None
+    kind, argument = access
+    if kind not in RESOURCE_ACCESS_KINDS:
+        known = ", ".join(RESOURCE_ACCESS_KINDS)
+        raise UsageError(f"Tool {name}: unknown access {kind!r}. Use one of {known}.")
+    if argument not in (field[0] for field in fields):
+        raise UsageError(f"Tool {name}: access names the argument {argument!r}, which it does not have.")
+    return kind, lambda arguments: str(arguments.get(argument) or ".")
 
 
 def _parse_ask_policy(

@@ -39,7 +39,7 @@ function ApprovalCard({ approval }: { approval: Approval }): JSX.Element {
     void answerApproval(approval, decision).finally(() => (isAnswering.value = false));
   };
   return (
-    <article class="approval-card" style={agentHueStyle(approval.agent)} data-test="approval" data-approval={approval.id} aria-label={`${approval.agent} asks to ${ACCESS_VERBS[approval.access]} ${approval.tool}`}>
+    <article class="approval-card" style={agentHueStyle(approval.agent)} data-test="approval" data-approval={approval.id} aria-label={`${approval.agent} wants to ${ACCESS_VERBS[approval.access]} ${approval.access === "tool" || approval.access === "scope" ? "" : "with "}${approval.tool}`}>
       <div class="approval-summary">
         <AgentIcon agent={approval.agent} />
         <span class="approval-summary-text">

@@ -45,7 +45,7 @@ function ConversationNotFound(): JSX.Element {
     <main class="main" id="main">
       <div class="empty" data-test="gone">
         <h1>Conversation not found</h1>
-        <p>It was deleted, or the address is wrong. Choose another one in the list on the left.</p>
+        <p>It was deleted, or the address is wrong. Choose another one in the list of sessions.</p>
         <button type="button" class="button" onClick={() => showHome()}>New conversation</button>
       </div>
     </main>

@@ -84,7 +84,7 @@ function RunTreeNode({ run, childrenByRun }: { run: RunView; childrenByRun: Map<
           <span class={`state ${run.status}`}>{RUN_STATUS_LABELS[run.status]}</span>
           <span class="muted run-stats">{formatDuration(durationMs)}{run.usage.input + run.usage.output ? ` · ${formatTokens(run.usage.input)} in ${formatTokens(run.usage.output)} out` : ""}{run.cost === null ? "" : ` · ${formatDollars(run.cost)}`}</span>
           {childRuns.length > 0 && totals.tokens > 0 && <span class="muted run-stats" data-test="run-sum" title={`${formatCount(totals.runs, "run")}, including sub-agents`}>total {formatUsage(totals.tokens, totals.cost)}</span>}
-          <span class="run-summary">{reason && <span class="state waiting">{reason}: </span>}{run.summary}</span>
+          <span class="run-summary">{reason && <span class="state waiting">Waiting {reason}: </span>}{run.summary}</span>
         </button>
         {active && <IconButton icon="stop" label={`Stop ${runName(run)}`} testId="run-cancel" onClick={() => void controlRun(run.id, "cancel")} />}
       </div>
@@ -151,7 +151,7 @@ function ResultRow({ item }: { item: InboxItem }): JSX.Element {
       <div class="inbox-item-actions">
         <button type="button" class="link" data-test="inbox-open" onClick={() => showSession(item.sessionId)}>Conversation</button>
         {text.length > 160 && <button type="button" class="link" aria-expanded={isExpanded.value} onClick={() => (isExpanded.value = !isExpanded.value)}>{isExpanded.value ? "Show less" : "Show all"}</button>}
-        {item.status === "complete" && item.id && <button type="button" class="link" data-test="promote" title="Add this result to the parent conversation" onClick={() => void promoteResult(item)}>Promote</button>}
+        {item.status === "complete" && item.id && <button type="button" class="link" data-test="promote" title="Add this result to the parent conversation" onClick={() => void promoteResult(item)}>Add to conversation</button>}
       </div>
     </li>
   );

@@ -57,7 +57,7 @@ function ActiveRunList(): JSX.Element {
 }
 
 function ActiveRunButton({ run }: { run: RunView }): JSX.Element {
-  const reason = run.status === "waiting" && run.waitingFor ? ` ${WAIT_LABELS[run.waitingFor] ?? ""}` : "";
+  const reason = run.status === "waiting" && run.waitingFor ? ` (waiting ${WAIT_LABELS[run.waitingFor] ?? ""})` : "";
   return (
     <button type="button" class="active-run" style={agentHueStyle(run.agent)} data-test="ledger-entry" data-run={run.id} title={`${run.summary}${reason}`} onClick={() => showSession(run.sessionId)}>
       <span class={`dot ${run.status}`} aria-hidden="true" /><span><b>{runName(run)}</b> {RUN_STATUS_LABELS[run.status]}</span>

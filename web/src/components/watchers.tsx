@@ -51,7 +51,7 @@ export function InterjectionCard({ item }: { item: InboxItem }): JSX.Element {
       <p class="interjection-reason" data-test="interjection-reason"><PlainText text={item.reason ?? ""} /></p>
       {item.suggestion && <p class="interjection-suggestion" data-test="interjection-suggestion"><span class="muted">Instead: </span><PlainText text={item.suggestion} /></p>}
       <footer>
-        <button type="button" class="link" data-test="interjection-pass" title="Add this comment to the conversation" onClick={() => void promoteResult(item)}>Forward</button>
+        <button type="button" class="link" data-test="interjection-pass" title="Add this comment to the conversation" onClick={() => void promoteResult(item)}>Add to conversation</button>
         <button type="button" class="link" onClick={() => showSession(item.sessionId)}>Watcher's session</button>
       </footer>
     </article>
