@@ -19,7 +19,7 @@ COMMANDS = {
     },
     "Conversations": {
         "sessions": (
-            "list, show, open, branch, clear, delete, restore, rename, pin, export sessions",
+            "list, show, open, branch, clear, delete, restore, rename, pin, unpin, export sessions",
             "retinue.cli.sessions:sessions",
         ),
     },

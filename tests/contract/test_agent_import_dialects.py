@@ -100,7 +100,7 @@ def test_a_read_only_agent_stays_read_only_in_an_isolated_workspace(source: Path
         ("permission: {edit: perhaps}", "permission.edit: must be one of allow, ask, deny"),
         ("readonly: maybe", "readonly: must be true or false"),
         ("groups: [everything]", "groups[0]: must be one of"),
-        ("disable: true", "disables this agent in its source"),
+        ("disable: true", "the agent is disabled in this file"),
     ],
 )
 def test_a_definition_with_an_unclear_restriction_is_not_imported(

@@ -153,7 +153,7 @@ async def test_an_approval_is_answered_once_and_only_with_an_offered_answer(runt
         with pytest.raises(Refused, match="answer allow or deny"):
             await process.answer_approval(approval, Answer.ADD)
         await process.answer_approval(approval, Answer.ALLOW)
-        with pytest.raises(Refused, match="already"):
+        with pytest.raises(Refused, match="cannot be answered any more"):
             await process.answer_approval(approval, Answer.ALLOW)
         with pytest.raises(NotFound, match="approvals list"):
             await run_control.answer_approval(
@@ -315,7 +315,7 @@ async def test_cancelling_a_run_that_waits_for_approval_makes_the_approval_void(
         run = await process.run("Write.")
         (approval,) = await process.pending_approvals()
         assert (await process.cancel(run)).status is Status.CANCELLED
-        with pytest.raises(Refused, match="void already"):
+        with pytest.raises(Refused, match="cannot be answered any more: it is void"):
             await process.answer_approval(approval, Answer.ALLOW)
         session = await process.store.find(run.session_id)
         assert (await process.run("And now?", session=session)).text == "Next."

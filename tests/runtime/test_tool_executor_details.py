@@ -56,7 +56,10 @@ async def test_a_truncated_call_is_not_executed(runtime: RuntimeFixture):
         run = await process.run("Look.")
         (result,) = await process.tool_results(run)
         assert (result.ok, texts) == (False, [])
-        assert result.text == "This call did not run: it was cut short. Repeat the call in a smaller step."
+        assert (
+            result.text
+            == "This call did not run: it was cut short. Correct and repeat it; if it was cut off, use smaller steps."
+        )
 
 
 async def test_an_unknown_tool_is_refused_with_the_note_that_there_are_no_tools(runtime: RuntimeFixture):

@@ -161,7 +161,7 @@ async def test_without_a_terminal_trust_requires_the_option_yes(machine: UserMac
     for options in ((), ("--json",)):
         refused = await machine("trust", ".", *options, stdin=b"yes\n")
         assert refused.code == 2
-        message = f"Cannot ask you to trust {machine.folder}: no terminal. Review it, then add --yes."
+        message = f"Cannot ask you to trust {machine.folder} without a terminal or with --json. Review it, then add --yes."
         assert message in refused.err
         assert (await machine("trust", "list", "--json")).json == []
     assert refused.json["error"] == {"code": "usage", "message": message}

@@ -83,7 +83,7 @@ def test_a_run_is_shown_with_its_child_runs(gated_cli: CliFixture, tree: list[di
     assert lines[1] == "Requested by person: ask"
     assert lines[2].startswith("1 turn, 1 tool call, ")
     assert lines[3].startswith("Total with sub-agents: ")
-    assert lines[4] == "Result: I ask others."
+    assert lines[4] == "Last message: I ask others."
     assert lines[5].startswith("  researcher#2 running, ")
     assert lines[5].endswith(f"s: analyze patterns ({child['run_id']})")
     assert lines[-1] == f'Stop it with "retinue runs cancel {parent["run_id"]}".'

@@ -34,9 +34,10 @@ def agent_name(raw_value: Any, path: KeyPath) -> str:
     if AGENT_NAME.fullmatch(text):
         return text
     slug = validators.slugify(text)
-    suggestion = f", such as '{slug}'" if slug else ""
+    suggestion = f", such as '{slug}'" if AGENT_NAME.fullmatch(slug) else ""
     raise InvalidValue(
-        path, f"'{text[:80]}' is not a valid name; use at most 64 of a-z, 0-9 and hyphens{suggestion}"
+        path,
+        f"'{text[:80]}' is not a valid name; use a-z, 0-9 and hyphens, at most 64 characters{suggestion}",
     )
 
 

@@ -208,7 +208,7 @@ class FileAgentRegistry:
     def save(self, name: str, text: str) -> AgentDefinition:
         """Validate and write a user's definition; the next `get` returns it."""
         if not AGENT_NAME.fullmatch(name):
-            raise BadDefinition(name, "is not a valid name; use at most 64 of a-z, 0-9 and hyphens")
+            raise BadDefinition(name, "is not a valid name; use a-z, 0-9 and hyphens, at most 64 characters")
         path = self.user_dir / f"{name}.md"
         agent = definition_file.parse_preset(text, str(path), name=name)
         if agent.name != name:

@@ -152,7 +152,9 @@ def _parse_skill(text: str, folder: str, name: str, source: SkillSource) -> Skil
     try:
         fields = _parse_front_matter(text)
         if not AGENT_NAME.fullmatch(name):
-            return BadDefinition(folder, "is not a valid name; use at most 64 of a-z, 0-9 and hyphens")
+            return BadDefinition(
+                folder, "is not a valid name; use a-z, 0-9 and hyphens, at most 64 characters"
+            )
         if (declared_name := fields.get("name") or name) != name:
             return BadDefinition(
                 file, f"has the name '{declared_name}', which must match the folder name, '{name}'"

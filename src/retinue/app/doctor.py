@@ -39,14 +39,16 @@ class Finding(Struct, frozen=True, kw_only=True):
 def machine_findings(config: Config) -> list[Finding]:
     """Check Python, the home folder, credentials, the configuration and the default model."""
     opener = (
-        "one folder at a time, because openat2 is not available" if best_opener() is walk_open else "openat2"
+        "one folder at a time, because openat2 is not available"
+        if best_opener() is walk_open
+        else "by openat2"
     )
     return [
         Finding(
             status="ok",
             message=f"Python {platform.python_version()} on {platform.system()} {platform.release()}",
         ),
-        Finding(status="ok", message=f"file access: {opener}"),
+        Finding(status="ok", message=f"file access: paths are resolved {opener}"),
         _home_finding(config.home),
         *_credential_findings(config.home),
         Finding(status="ok", message=f"configuration: {config.file or config.config_dir}"),

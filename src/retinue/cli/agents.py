@@ -110,7 +110,7 @@ async def delete_agent(app: App, terminal: Terminal, name: str) -> None:
 async def check_agents(terminal: Terminal, _home: str | None, path: str) -> int:
     """Check a definition, or every definition in a folder, without writing anything.
 
-    Reports whether each field is kept, changed or dropped. Also reads the definition formats of other
+    Reports whether each field is honoured, mapped, kept without effect, or refused. Also reads the definition formats of other
     programs. Other files in a folder are listed and skipped.
 
     The exit code is 1 if a definition is not usable, or if none was found.

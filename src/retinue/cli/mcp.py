@@ -128,7 +128,7 @@ async def _confirm_trust(terminal: Terminal, server: str) -> None:
     ask = None if terminal.json else UserPrompter(terminal=terminal).ask_function()
     if ask is None:
         raise UsageError(
-            f"Cannot ask you to trust {server}: no terminal. Review it with `retinue mcp show {server}`, then add --yes."
+            f"Cannot ask you to trust {server} without a terminal or with --json. Review it with `retinue mcp show {server}`, then add --yes."
         )
     answer = await ask(f"Trust the current tools of {server}? (yes or no)", ())
     if answer.strip().lower() not in ("y", "yes"):

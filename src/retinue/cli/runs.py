@@ -18,7 +18,7 @@ from retinue.cli.ui.terminal import Column, Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.domain.model_selection import model_label
 from retinue.domain.pricing import CostSummary, format_dollars
-from retinue.domain.run import Run, WaitReason, run_as_json
+from retinue.domain.run import Run, Status, WaitReason, run_as_json
 
 MAX_TOOL_NAME_CHARS = 64
 
@@ -207,7 +207,9 @@ def run_description_lines(
         f"{format_count(run.turns, 'turn')}, {format_count(run.tool_calls, 'tool call')}, {tokens}{model}",
         *cost_texts,
         f"Ended by {run.exit_tool}" if run.exit_tool else "",
-        f"Result: {one_line(run.text, 400)}" if run.text else "",
+        f"{'Result' if run.status is Status.DONE else 'Last message'}: {one_line(run.text, 400)}"
+        if run.text
+        else "",
         f"Error: {one_line(run.error, 400)}" if run.error else "",
         *(f'Waits for approval {each}. Show it with "retinue approvals show {each}".' for each in approvals),
         reply_hint(run) if run.waiting_for is WaitReason.PERSON else "",

@@ -88,7 +88,10 @@ async def branch_session(
 @click.argument("session")
 @with_sessions()
 async def clear_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
-    """Remove all messages of a session. Its id, name and folder stay."""
+    """Remove all messages of a session. Its id, name and folder stay.
+
+    A copy of the messages stays in its folder, as session.md.cleared-TIME.
+    """
     cleared = await stored.clear(session)
     await _print_session(stored, terminal, cleared.id)
 

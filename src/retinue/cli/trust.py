@@ -108,7 +108,9 @@ async def _confirm_trust(terminal: Terminal, project_path: str) -> None:
     """
     ask = None if terminal.json else UserPrompter(terminal=terminal).ask_function()
     if ask is None:
-        raise UsageError(f"Cannot ask you to trust {project_path}: no terminal. Review it, then add --yes.")
+        raise UsageError(
+            f"Cannot ask you to trust {project_path} without a terminal or with --json. Review it, then add --yes."
+        )
     answer = await ask(f"Trust the current version of {project_path}? (yes or no)", ())
     if answer.strip().lower() not in ("y", "yes"):
         raise Cancelled(f"You did not confirm. The trust of {project_path} is unchanged.")

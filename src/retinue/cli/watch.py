@@ -18,7 +18,7 @@ from retinue.domain.watch import Watch, watch_as_json
 from retinue.errors import RetinueError
 
 WATCHER_COLUMNS: Sequence[Column] = (
-    ("WATCHER", lambda row: row["name"]),
+    ("WATCHER", lambda row: f"{row['name']} watching"),
     ("SESSION", lambda row: row["slug"]),
     ("AGE", lambda row: format_age(row["created_at"])),
     ("UPDATES", lambda row: str(row["update_count"])),

@@ -447,7 +447,7 @@ class AgentLoop:
                 conversation,
                 *self.attempt.make_unanswered_results(conversation, "the agent's turn limit was reached"),
             )
-            error = f"{self.run.agent} used all of its {plan.agent.max_turns} turns"
+            error = f"{self.run.agent} reached its limit of {plan.agent.max_turns} turns (max_turns)"
             return RunOutcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
         if message.tool_call_count or message.stop_reason == STOP_CANCELLED:
             return None

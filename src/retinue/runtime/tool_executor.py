@@ -166,7 +166,7 @@ async def _validate_and_run(tool_call: ToolCall, caller: Caller, context: Runtim
     if tool_call.invalid_reason:
         return (
             False,
-            f"This call did not run: {tool_call.invalid_reason}. Repeat the call in a smaller step.",
+            f"This call did not run: {tool_call.invalid_reason}. Correct and repeat it; if it was cut off, use smaller steps.",
         )
     scope = caller.scope.with_operator_denials(context.operator_policy())
     tool = context.tools.get(tool_call.tool)

@@ -140,9 +140,12 @@ class Daemon:
             daemon_info = await daemon_client.ping_daemon(self._home)
             if (daemon_info and daemon_info["accepts_runs"]) or asyncio.get_running_loop().time() >= deadline:
                 os.close(descriptor)
-                raise Refused(
-                    f"A daemon is already running for {self._home}. Stop it with `retinue serve --stop`."
+                problem = (
+                    f"A daemon is already running for {self._home}."
+                    if daemon_info
+                    else f"The daemon of {self._home} does not answer, or is another version of Retinue."
                 )
+                raise Refused(f"{problem} Stop it with `retinue serve --stop`.")
             await asyncio.sleep(0.05)
         return descriptor
 

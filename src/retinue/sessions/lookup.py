@@ -228,7 +228,7 @@ class SessionLookup:
         shown = ", ".join(f"{each.slug}/{each.branch} ({each.id})" for each in found[:_MAX_CANDIDATES_SHOWN])
         rest = f" and {len(found) - _MAX_CANDIDATES_SHOWN} more" if len(found) > _MAX_CANDIDATES_SHOWN else ""
         raise UsageError(
-            f"{ref!r} matches {len(found)} sessions: {shown}{rest}. Use more characters or the id."
+            f"{ref!r} matches {len(found)} sessions: {shown}{rest}. Use more characters, the id or the path."
         )
 
     def _is_current(self, session: Session) -> bool:

@@ -353,7 +353,7 @@ def translate_sandbox_mode(value: Any, path: KeyPath) -> Translation:
 
 def refuse_disabled_agent(value: Any, path: KeyPath) -> Translation:
     if validators.bool_value(value, path):
-        raise InvalidValue(path, "disables this agent in its source; remove this field to use it here")
+        raise InvalidValue(path, "the agent is disabled in this file; remove the field to use it here")
     return Translation(fields={}, verdict=KeySupport.KEPT, note="restricts nothing")
 
 
