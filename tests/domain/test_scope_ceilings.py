@@ -178,13 +178,13 @@ def test_a_child_never_has_more_permissions_than_its_inherited_ceiling(
     parent = replace(parent_scope, tmp_folder="")
     for access, path in PAIRS:
         if child.check_path(path, access).ok:
-            assert inherited.path_denying_rule(path, access) is None
+            assert inherited.path_denial_reason(path, access) is None
             assert parent_agent.ceiling is not None or parent.check_path(path, access).ok
     for name in NAMES:
         if child.check_tool(name).ok:
-            assert inherited.tool_objection(name, ()) is None
+            assert inherited.tool_denial_reason(name, ()) is None
         if child.check_agent(name).ok:
-            assert inherited.agent_objection(name) is None
+            assert inherited.agent_denial_reason(name) is None
 
 
 @given(scopes, st.sampled_from(PATHS), st.sampled_from(ACCESSES))
@@ -195,7 +195,7 @@ def test_a_user_grant_for_a_file_opens_only_that_file(scope: Scope, path: str, a
     if scope.closing_rule(path) or not scope.has_paths:
         assert not verdict.ok
     firm = [
-        each for each in scope.ceilings if each.is_operator_ceiling and each.path_denying_rule(path, access)
+        each for each in scope.ceilings if each.is_operator_ceiling and each.path_denial_reason(path, access)
     ]
     if firm and not granted.is_private_tmp(path):
         assert not verdict.ok
@@ -285,7 +285,7 @@ def test_an_agent_without_tools_can_give_tools_to_its_children_by_its_ceiling():
     assert (
         inherited_ceiling(
             without_tools, build_scope(without_tools, ScopeInputs(root="/w")), set_by="c"
-        ).tool_objection("bash", ("x",))
+        ).tool_denial_reason("bash", ("x",))
         is None
     )
 
@@ -338,7 +338,7 @@ def test_a_ceiling_survives_a_round_trip_through_json():
     assert parse_ceiling({"paths": None, "writable": None}, set_by="s", root="/w") == Ceiling(set_by="s")
 
 
-OBJECTIONS: list[tuple[Ceiling, str, Access, str | None]] = [
+DENIALS: list[tuple[Ceiling, str, Access, str | None]] = [
     (Ceiling(set_by=OPERATOR), "/w/a", "write", None),
     (Ceiling(set_by=OPERATOR, deny=("/w/A",)), "/w/a", "read", "the ceiling denies /w/A"),
     (Ceiling(set_by="s", writable=False), "/w/a", "write", "the ceiling of s denies all writes"),
@@ -364,30 +364,45 @@ OBJECTIONS: list[tuple[Ceiling, str, Access, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("ceiling", "path", "access", "objection"), OBJECTIONS)
+@pytest.mark.parametrize(("ceiling", "path", "access", "denial"), DENIALS)
 def test_an_objection_names_the_owner_of_the_ceiling(
-    ceiling: Ceiling, path: str, access: Access, objection: str | None
+    ceiling: Ceiling, path: str, access: Access, denial: str | None
 ):
-    assert ceiling.path_denying_rule(path, access) == objection
+    assert ceiling.path_denial_reason(path, access) == denial
 
 
 def test_a_ceiling_pattern_for_tmp_applies_if_tmp_is_the_workspace():
-    assert Ceiling(set_by="s", read=("/tmp/**",)).path_denying_rule("/tmp/a", "read", own_tmp=False) is None
+    assert Ceiling(set_by="s", read=("/tmp/**",)).path_denial_reason("/tmp/a", "read", own_tmp=False) is None
     scope = Scope(root="/tmp", read=("/tmp/**",), ceilings=(Ceiling(set_by="s", read=("/tmp/**",)),))
     assert scope.check_path("/tmp/a").ok
+
+
+@pytest.mark.parametrize(
+    ("network", "capabilities", "denial"),
+    [
+        (False, ("network",), "the ceiling of s denies network access"),
+        (False, ("f.read",), None),
+        (True, ("network",), None),
+        (None, ("network",), None),
+    ],
+)
+def test_a_ceiling_without_network_denies_tools_that_need_it(
+    network: bool | None, capabilities: tuple[str, ...], denial: str | None
+):
+    assert Ceiling(set_by="s", network=network).tool_denial_reason("web_fetch", capabilities) == denial
 
 
 def test_a_ceiling_limits_tools_capabilities_and_agents():
     """Shows: T06."""
     ceiling = Ceiling(set_by="s", tools=("r*",), capabilities=("f.*",), agents=("c",))
-    assert ceiling.tool_objection("read", ("f.read", "f.write")) is None
-    assert ceiling.tool_objection("bash", ()) == "the ceiling of s's tools: nothing allows it"
+    assert ceiling.tool_denial_reason("read", ("f.read", "f.write")) is None
+    assert ceiling.tool_denial_reason("bash", ()) == "the ceiling of s's tools: nothing allows it"
     assert (
-        ceiling.tool_objection("read", ("f.read", "m.w"))
+        ceiling.tool_denial_reason("read", ("f.read", "m.w"))
         == "the ceiling of s's capability m.w: nothing allows it"
     )
-    assert ceiling.agent_objection("c") is None
-    assert ceiling.agent_objection("d") == "the ceiling of s's agents: nothing allows it"
+    assert ceiling.agent_denial_reason("c") is None
+    assert ceiling.agent_denial_reason("d") == "the ceiling of s's agents: nothing allows it"
     scope = Scope(ceilings=(Ceiling(set_by="o"), ceiling))
     assert scope.check_tool("bash").rule == "the ceiling of s's tools: nothing allows it"
     assert scope.check_agent("d").rule == "the ceiling of s's agents: nothing allows it"

@@ -41,8 +41,8 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         """Return True for the operator's ceiling; a person's approval can exceed any other ceiling, but not this one."""
         return self.set_by == OPERATOR
 
-    def tool_objection(self, name: str, capabilities: Iterable[str]) -> str | None:
-        """Return the objection to a tool, or None."""
+    def tool_denial_reason(self, name: str, capabilities: Iterable[str]) -> str | None:
+        """Return why a tool is denied, or None."""
         required = tuple(capabilities)
         if self.network is False and NETWORK_CAPABILITY in required:
             return f"{self} denies network access"
@@ -53,24 +53,24 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
                 return f"{self}'s capability {capability}: {verdict.rule}"
         return None
 
-    def agent_objection(self, name: str) -> str | None:
+    def agent_denial_reason(self, name: str) -> str | None:
         if self.agents is None:
             return None
         verdict = Rule(allow=self.agents).check(name)
         return None if verdict.ok else f"{self}'s agents: {verdict.rule}"
 
-    def skill_objection(self, skill: Skill) -> str | None:
+    def skill_denial_reason(self, skill: Skill) -> str | None:
         verdict = Rule(allow=self.skills).check(skill.name)
-        objection = None if verdict.ok else f"{self}'s skills: {verdict.rule}"
-        return objection or self.denying_rule(skill.file) or self.denying_rule(skill.cli)
+        denial = None if verdict.ok else f"{self}'s skills: {verdict.rule}"
+        return denial or self.deny_list_reason(skill.file) or self.deny_list_reason(skill.cli)
 
-    def path_denying_rule(self, real_path: str, access: FileAccess, *, own_tmp: bool = True) -> str | None:
-        """Return the objection to a file, or None.
+    def path_denial_reason(self, real_path: str, access: FileAccess, *, own_tmp: bool = True) -> str | None:
+        """Return why access to a file is denied, or None.
 
         `own_tmp`: /tmp patterns refer to the agent's private folder, and the file is not in it.
         """
-        if objection := self.denying_rule(real_path):
-            return objection
+        if denial := self.deny_list_reason(real_path):
+            return denial
         if access == "write" and not self.writable:
             return f"{self} denies all writes"
         allowed = self.read if access == "read" else self.write
@@ -87,8 +87,8 @@ class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
             )
         return None
 
-    def denying_rule(self, real_path: str) -> str | None:
-        """Return the objection of a matching deny rule, or None; no approval overrides a deny rule."""
+    def deny_list_reason(self, real_path: str) -> str | None:
+        """Return which deny rule matches, or None; no approval overrides it."""
         pattern = first_match(self.deny, real_path, ignore_case=True)
         return None if pattern is None else f"{self} denies {pattern}"
 

@@ -144,8 +144,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
             if not (verdict := self.capabilities.check(capability)).ok:
                 return Verdict(ok=False, rule=f"capability {capability}: {verdict.rule}")
         for ceiling in self.ceilings:
-            if objection := ceiling.tool_objection(name, required):
-                return Verdict(ok=False, rule=objection)
+            if denial := ceiling.tool_denial_reason(name, required):
+                return Verdict(ok=False, rule=denial)
         return IN_SCOPE
 
     def _check_exit_tool(self, name: str) -> Verdict:
@@ -159,8 +159,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         if not (verdict := self.agents.check(name)).ok:
             return Verdict(ok=False, rule=f"agents: {verdict.rule}")
         for ceiling in self.ceilings:
-            if objection := ceiling.agent_objection(name):
-                return Verdict(ok=False, rule=objection)
+            if denial := ceiling.agent_denial_reason(name):
+                return Verdict(ok=False, rule=denial)
         return IN_SCOPE
 
     def check_skill(self, skill: Skill) -> Verdict:
@@ -172,11 +172,11 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
             return Verdict(ok=False, rule="tool_exposure is tools")
         if not (verdict := self.skills.check(skill.name)).ok:
             return Verdict(ok=False, rule=f"skills: {verdict.rule}")
-        objections = (each.skill_objection(skill) for each in self.ceilings)
-        if objection := next(
-            filter(None, (*objections, *map(self._closed_or_denied_rule, (skill.file, skill.cli)))), None
+        denials = (each.skill_denial_reason(skill) for each in self.ceilings)
+        if denial := next(
+            filter(None, (*denials, *map(self._closed_or_denied_rule, (skill.file, skill.cli)))), None
         ):
-            return Verdict(ok=False, rule=objection)
+            return Verdict(ok=False, rule=denial)
         if not self.has_paths:
             return Verdict(ok=False, rule=NO_SCOPE_RULE)
         if self.shell_blocked_reason or not self.check_tool(SHELL_TOOL).ok:
@@ -220,8 +220,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         if not self.has_paths:
             return Verdict(ok=False, rule=NO_SCOPE_RULE)
         if skill_pattern := self._skill_pattern(real_path, access):
-            objection = next(filter(None, (each.denying_rule(real_path) for each in self.ceilings)), None)
-            return Verdict(ok=objection is None, rule=objection or f"skill {skill_pattern}")
+            denial = next(filter(None, (each.deny_list_reason(real_path) for each in self.ceilings)), None)
+            return Verdict(ok=denial is None, rule=denial or f"skill {skill_pattern}")
         is_private = self.is_private_tmp(real_path)
         if access == "write" and not self.writable and not is_private:
             return Verdict(ok=False, rule="the workspace is read-only")
@@ -233,11 +233,13 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
                 (self.user_grants.read if access == "read" else self.user_grants.write) or (), real_path
             )
             for ceiling in self.ceilings:
-                objection = ceiling.path_denying_rule(real_path, access, own_tmp=self.root != TMP)
-                if objection and (
-                    ceiling.is_operator_ceiling or granted_pattern is None or ceiling.denying_rule(real_path)
+                denial = ceiling.path_denial_reason(real_path, access, own_tmp=self.root != TMP)
+                if denial and (
+                    ceiling.is_operator_ceiling
+                    or granted_pattern is None
+                    or ceiling.deny_list_reason(real_path)
                 ):
-                    return Verdict(ok=False, rule=objection)
+                    return Verdict(ok=False, rule=denial)
         return Verdict(ok=True, rule=f"{access} {pattern}")
 
     def is_private_tmp(self, name: str) -> bool:
