@@ -365,7 +365,7 @@ DENIALS: list[tuple[Ceiling, str, Access, str | None]] = [
 
 
 @pytest.mark.parametrize(("ceiling", "path", "access", "denial"), DENIALS)
-def test_an_objection_names_the_owner_of_the_ceiling(
+def test_a_denial_names_the_owner_of_the_ceiling(
     ceiling: Ceiling, path: str, access: Access, denial: str | None
 ):
     assert ceiling.path_denial_reason(path, access) == denial
