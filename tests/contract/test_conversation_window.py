@@ -18,7 +18,7 @@ from retinue.errors import Unreadable
 from retinue.sessions.conversation import FileConversation
 from retinue.sessions.markdown.chunks import LineCounter, iter_chunks
 from retinue.sessions.markdown.parser import join_chunks, parse_chunk, parse_file, parse_transcript
-from retinue.sessions.markdown.torn_tail import find_tear, find_tear_in_tail
+from retinue.sessions.markdown.torn_tail import find_torn_tail, find_torn_tail_in
 from retinue.sessions.markdown.writer import render_entry, render_open_line
 from retinue.sessions.store import FileStore
 from retinue.sessions.window import window_start
@@ -108,7 +108,7 @@ def orphaned_calls(entries: Sequence[Entry]) -> list[str]:
 def test_a_window_has_exactly_the_last_entries_of_the_file(data: bytes, end: bytes, window: int):
     """Shows: P31."""
     data += end
-    data = data[: find_tear_in_tail(data)]
+    data = data[: find_torn_tail_in(data)]
     whole = parse_transcript(data, "x")
     with OpenFile(data) as file:
         start = window_start(file, len(data), window)
@@ -166,7 +166,7 @@ def test_a_torn_tail_is_found_by_reading_only_the_end_of_the_file(data: bytes, e
     data = filler + data + end
     data = data[: len(data) - cut]
     with OpenFile(data) as file:
-        assert find_tear(file, len(data)) == find_tear_in_tail(data)
+        assert find_torn_tail(file, len(data)) == find_torn_tail_in(data)
 
 
 def test_a_window_moves_rarely_while_the_conversation_grows():

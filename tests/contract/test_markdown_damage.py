@@ -8,7 +8,7 @@ from retinue.domain.run import Usage
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.errors import Unreadable
 from retinue.sessions.markdown.parser import parse_transcript
-from retinue.sessions.markdown.torn_tail import find_tear_in_tail
+from retinue.sessions.markdown.torn_tail import find_torn_tail_in
 from retinue.sessions.markdown.writer import render_entry, render_open_line
 
 ENTRIES: tuple[Entry, ...] = (
@@ -55,7 +55,7 @@ def test_damaged_bytes_are_parsed_or_refused_with_their_line(
             del data[at : at + change]
         else:
             del data[at:]
-    find_tear_in_tail(bytes(data))
+    find_torn_tail_in(bytes(data))
     location = "session.md:"
     try:
         parse_transcript(bytes(data), "session.md")
@@ -82,6 +82,6 @@ def test_an_impossibly_large_number_is_refused_with_its_line(marker: str, accept
     """Only an invalid length is tolerated: the body then ends at the next marker."""
     for end in ("", "<!-- user id=01Z -->\n"):
         data = HEAD + f"<!-- {marker} -->\na\n\n{end}".encode()
-        reading = parse_transcript(data[: find_tear_in_tail(data)], "session.md", lenient=True)
+        reading = parse_transcript(data[: find_torn_tail_in(data)], "session.md", lenient=True)
         assert (reading.error is None) is (accepted or (marker.startswith("user") and not end))
         assert reading.error is None or reading.error.location == "session.md:3"

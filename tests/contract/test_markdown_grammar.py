@@ -29,7 +29,7 @@ from retinue.sessions.markdown.grammar import (
 )
 from retinue.sessions.markdown.marker import compile_reader, parse_head, parse_marker
 from retinue.sessions.markdown.parser import parse_transcript
-from retinue.sessions.markdown.torn_tail import find_tear_in_tail
+from retinue.sessions.markdown.torn_tail import find_torn_tail_in
 from retinue.sessions.markdown.writer import compile_writer, render_entry, render_head, render_open_line
 
 FIRST_LINE = b"<!-- retinue 1 session=a-20261115184207 id=1 branch=main -->\n\n"
@@ -139,7 +139,7 @@ def test_both_parsers_agree_on_a_damaged_file(
         at = starts[marker % len(starts)] + distance
         data = data[:at] + (change + data[at:] if isinstance(change, bytes) else data[at + change :])
     assert read_file(data) == read_file(without_fast_lines(data))
-    intact = data[: find_tear_in_tail(data)]
+    intact = data[: find_torn_tail_in(data)]
     assert read_file(intact) == read_file(without_fast_lines(intact))
 
 

@@ -15,7 +15,7 @@ from retinue.domain.run import Usage
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.errors import Unreadable
 from retinue.sessions.markdown.parser import parse_transcript
-from retinue.sessions.markdown.torn_tail import find_tear_in_tail
+from retinue.sessions.markdown.torn_tail import find_torn_tail_in
 from retinue.sessions.markdown.writer import render_entry, render_open_line
 
 HEAD = "<!-- retinue 1 session=general-20261115184207 id=0194 branch=main -->\n\n"
@@ -320,12 +320,12 @@ def test_a_file_truncated_anywhere_keeps_every_acknowledged_entry():
     ends = [(len(render_file(ENTRIES[: write[-1] + 1])), write[-1] + 1) for write in writes]
     for cut in range(len(data) + 1):
         truncated = data[:cut]
-        tear = find_tear_in_tail(truncated)
-        entries = parse_transcript(truncated[:tear], "x").entries
+        torn_offset = find_torn_tail_in(truncated)
+        entries = parse_transcript(truncated[:torn_offset], "x").entries
         acknowledged = max((count for end, count in ends if end <= cut), default=0)
         assert entries == ENTRIES[: len(entries)], cut
         assert len(entries) >= acknowledged, cut
-        assert find_tear_in_tail(truncated[:tear]) is None, cut
+        assert find_torn_tail_in(truncated[:torn_offset]) is None, cut
 
 
 def test_zeros_in_place_of_unwritten_bytes_are_cut_off_with_their_entry():
@@ -333,28 +333,28 @@ def test_zeros_in_place_of_unwritten_bytes_are_cut_off_with_their_entry():
     intact_size = len(render_file(ENTRIES[:8]))
     for cut in range(intact_size, len(data) - len(b"\n\n")):
         zeroed = data[:cut] + bytes(len(data) - cut)
-        assert find_tear_in_tail(zeroed) == intact_size, cut
+        assert find_torn_tail_in(zeroed) == intact_size, cut
     first = render_file([make_reply("one")])
     long = render_file([make_reply("one"), make_reply("x" * 2000), make_reply("end")])
     for start in range(512, 1536, 512):
-        assert find_tear_in_tail(long[:start] + bytes(512) + long[start + 512 :]) == len(first), start
+        assert find_torn_tail_in(long[:start] + bytes(512) + long[start + 512 :]) == len(first), start
     second = render_file([make_reply("one"), make_reply("two")])[len(first) :]
-    assert find_tear_in_tail(bytes(len(first)) + second) == 0  # only the later of two writes reached the disk
-    assert find_tear_in_tail(first + bytes(len(second)) + second) == len(first)
-    assert find_tear_in_tail(long) is None
-    assert find_tear_in_tail(first + b"pasted\0here\n") is None
-    assert find_tear_in_tail(first + b"pasted\0\n\n" + second) is None
+    assert find_torn_tail_in(bytes(len(first)) + second) == 0  # only the later of two writes reached the disk
+    assert find_torn_tail_in(first + bytes(len(second)) + second) == len(first)
+    assert find_torn_tail_in(long) is None
+    assert find_torn_tail_in(first + b"pasted\0here\n") is None
+    assert find_torn_tail_in(first + b"pasted\0\n\n" + second) is None
 
 
 def test_a_file_with_an_idle_prompt_or_an_edit_is_not_torn():
     data = render_file(ENTRIES[:2]) + render_open_line("q").encode()
-    assert find_tear_in_tail(data) is None
-    assert find_tear_in_tail(data + b"half a tho") is None
-    assert find_tear_in_tail(render_file([make_reply("short")]).replace(b"short", b"much longer")) is None
+    assert find_torn_tail_in(data) is None
+    assert find_torn_tail_in(data + b"half a tho") is None
+    assert find_torn_tail_in(render_file([make_reply("short")]).replace(b"short", b"much longer")) is None
     shortened = render_file([make_reply("a long reply"), make_reply("end")]).replace(
         b"a long reply", b"a reply"
     )
-    assert find_tear_in_tail(shortened) is None
+    assert find_torn_tail_in(shortened) is None
 
 
 @settings(max_examples=200, deadline=None)
@@ -368,6 +368,6 @@ def test_a_torn_tail_never_includes_a_complete_entry(transcript: list[Entry], da
         len(render_file(without_calls[: count + 1])) <= cut for count in range(len(without_calls))
     )
     truncated = file[:cut]
-    entries = parse_transcript(truncated[: find_tear_in_tail(truncated)], "x").entries
+    entries = parse_transcript(truncated[: find_torn_tail_in(truncated)], "x").entries
     assert entries[:whole_count] == without_calls[:whole_count]
     assert entries == without_calls[: len(entries)]

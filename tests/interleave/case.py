@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plan import Plan
+from simulation import TIMEOUT_S, Simulation
 from virtual import Stalled, VirtualLoop
-from world import TIMEOUT_S, World
 
 _MEMORY = Path("/dev/shm")
 """A folder in memory, if there is one: nothing here needs to survive a crash of the machine."""
@@ -26,58 +26,58 @@ class CaseResult:
 
 def play(plan: Plan) -> CaseResult:
     folder = Path(tempfile.mkdtemp(prefix="retinue-", dir=_MEMORY if _MEMORY.is_dir() else None))
-    world = World(plan, folder)
+    simulation = Simulation(plan, folder)
     runs = 0
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             try:
-                runs = runner.run(_run_case(world))
+                runs = runner.run(_run_case(simulation))
             except Stalled:
-                world.violations.append("nothing can continue, and a task waits forever")
+                simulation.violations.append("nothing can continue, and a task waits forever")
     finally:
         shutil.rmtree(folder)
-    return CaseResult(plan=plan, violations=world.violations, trace=world.trace, runs=runs)
+    return CaseResult(plan=plan, violations=simulation.violations, trace=simulation.trace, runs=runs)
 
 
-async def _run_case(world: World) -> int:
-    plan = world.plan
+async def _run_case(simulation: Simulation) -> int:
+    plan = simulation.plan
     for _ in range(plan.processes):
-        world.open()
+        simulation.open()
     try:
         async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
             for _ in range(plan.tops):
-                group.create_task(world.start_session())
+                group.create_task(simulation.start_session())
             for _ in range(plan.people):
-                group.create_task(_act_as_user(world))
-            group.create_task(_kill_processes(world))
+                group.create_task(_act_as_user(simulation))
+            group.create_task(_kill_processes(simulation))
     except TimeoutError:
-        world.report_violation("an action of the user never ends")
-    await world.settle()
-    final_state = await world.final_state()
+        simulation.report_violation("an action of the user never ends")
+    await simulation.settle()
+    final_state = await simulation.final_state()
     for violation in final_state.violations():
-        world.report_violation(violation)
-    if world.violations:
-        world.trace += [*await world.events(), *final_state.describe()]
-    await world.close()
+        simulation.report_violation(violation)
+    if simulation.violations:
+        simulation.trace += [*await simulation.events(), *final_state.describe()]
+    await simulation.close()
     return len(final_state.runs)
 
 
-async def _act_as_user(world: World) -> None:
-    for _ in range(world.plan.moves):
-        await world.pause()
-        await world.act_as_user()
+async def _act_as_user(simulation: Simulation) -> None:
+    for _ in range(simulation.plan.moves):
+        await simulation.pause()
+        await simulation.act_as_user()
 
 
-async def _kill_processes(world: World) -> None:
+async def _kill_processes(simulation: Simulation) -> None:
     """Kill processes, and often start another one that resumes the runs left behind."""
-    for _ in range(world.plan.deaths):
-        await world.pause()
-        if world.living:
-            await world.kill(world.random.choice(world.living))
-        if not world.living or world.random.random() < 0.5:
-            world.open()
-            if world.random.random() < 0.7:
-                await world.resume()
+    for _ in range(simulation.plan.deaths):
+        await simulation.pause()
+        if simulation.living:
+            await simulation.kill(simulation.random.choice(simulation.living))
+        if not simulation.living or simulation.random.random() < 0.5:
+            simulation.open()
+            if simulation.random.random() < 0.7:
+                await simulation.resume()
 
 
 def shrink_case(plan: Plan, report: Callable[[str], None]) -> CaseResult:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from disk import MODES, State, make_state
-from life import Life
 from record import Log, Sync, VisibleEffect
+from workload import Workload
 
 
 def main() -> int:
@@ -28,27 +28,27 @@ def main() -> int:
 
 async def _run_simulation(root: Path, options: argparse.Namespace) -> int:
     started_at, failed = time.monotonic(), 0
-    life = Life(root / "ground")
-    async with life.server:
-        await life.run_once()
-        all_states = list(_all_states(life, options.seeds, options.seed))
-        failed += sum(_report_violations(each, life.guarantees.violations(each)) for each in all_states)
+    workload = Workload(root / "ground")
+    async with workload.server:
+        await workload.run_once()
+        all_states = list(_all_states(workload, options.seeds, options.seed))
+        failed += sum(_report_violations(each, workload.guarantees.violations(each)) for each in all_states)
         chosen = all_states
         if options.states >= 0:
             chosen = random.Random(options.seed).sample(all_states, min(options.states, len(all_states)))
         for number, each in enumerate(chosen):
-            violations = await life.resume_from(each)
+            violations = await workload.resume_from(each)
             failed += _report_violations(each, violations)
             if violations and options.keep:
                 folder = options.keep / f"{each.point} {each.mode}"
                 folder.mkdir(parents=True)
                 each.write_to(folder)
-                shutil.copytree(life.root, folder / "after", symlinks=True)
+                shutil.copytree(workload.root, folder / "after", symlinks=True)
             if not (number + 1) % 50:
                 print(f"{number + 1} of {len(chosen)} states, {failed} failed", file=sys.stderr, flush=True)
     seconds = time.monotonic() - started_at
     print(
-        f"{len(chosen)} of {len(all_states)} states after {len(life.log.changes)} changes, {failed} failed, {seconds:.1f} s"
+        f"{len(chosen)} of {len(all_states)} states after {len(workload.log.changes)} changes, {failed} failed, {seconds:.1f} s"
     )
     return 1 if failed else 0
 
@@ -59,15 +59,15 @@ def _report_violations(each: State, violations: Sequence[str]) -> bool:
     return bool(violations)
 
 
-def _all_states(life: Life, seeds: int, seed: int) -> Iterator[State]:
+def _all_states(workload: Workload, seeds: int, seed: int) -> Iterator[State]:
     """Yield the states right after each sync and each visible effect, and right before, when most can be lost.
 
     Of equal states only the last one is used, because most was acknowledged by then.
     """
     all_states: dict[str, State] = {}
-    for point in _points(life.log):
+    for point in _points(workload.log):
         for mode in (*MODES, *(f"seed {seed}.{point}.{number}" for number in range(seeds))):
-            each = make_state(life.log, point, mode)
+            each = make_state(workload.log, point, mode)
             all_states[each.digest] = each
     yield from all_states.values()
 

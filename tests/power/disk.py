@@ -69,7 +69,7 @@ def _synced_changes(changes: Sequence[Change]) -> set[int]:
     synced_until: dict[int, int] = {}
     for change in changes:
         if isinstance(change, Sync):
-            synced_until[change.inode] = max(change.since, synced_until.get(change.inode, 0))
+            synced_until[change.inode] = max(change.started_at_change, synced_until.get(change.inode, 0))
     return {
         number
         for number, change in enumerate(changes)
@@ -103,11 +103,11 @@ def _chooser(mode: str, changes: Sequence[Change]) -> ChooseChange:
 def _random_chooser(rng: random.Random, count: int) -> ChooseChange:
     """Choose at random which unsynced changes remain.
 
-    Name changes remain in order, as in a journal, or independently. The fate of each file is chosen once: its writes in
+    Name changes remain in order, as in a journal, or independently. The outcome of each file is chosen once: its writes in
     order up to a point, sector by sector, none, zeros or all.
     """
     journal = rng.randint(0, count) if rng.random() < 0.5 else None
-    fates: dict[int, tuple[str, int]] = {}
+    outcomes: dict[int, tuple[str, int]] = {}
 
     def pick(number: int, change: Change) -> Change | None:
         if isinstance(change, NameChange):
@@ -115,28 +115,28 @@ def _random_chooser(rng: random.Random, count: int) -> ChooseChange:
             return change if kept else None
         if not isinstance(change, WriteData | Resize):
             return change
-        fate, until = fates.setdefault(
+        outcome, until = outcomes.setdefault(
             change.inode,
             (
                 rng.choice(("ordered", "ordered", "sectors", "gone", "zeros", "all")),
                 rng.randint(0, count),
             ),
         )
-        return _apply_power_loss(change, fate, rng, kept=number < until)
+        return _apply_power_loss(change, outcome, rng, kept=number < until)
 
     return pick
 
 
 def _apply_power_loss(
-    change: WriteData | Resize, fate: str, rng: random.Random, *, kept: bool
+    change: WriteData | Resize, outcome: str, rng: random.Random, *, kept: bool
 ) -> Change | None:
-    if fate == "all" or (fate == "ordered" and kept):
+    if outcome == "all" or (outcome == "ordered" and kept):
         return change
-    if fate in ("gone", "ordered"):
+    if outcome in ("gone", "ordered"):
         return None
     if isinstance(change, Resize):
         return change if rng.random() < 0.5 else None
-    if fate == "zeros":
+    if outcome == "zeros":
         return replace(change, data=bytes(len(change.data)))
     data = bytearray(change.data)
     for start in range(-(change.at % SECTOR), len(data), SECTOR):

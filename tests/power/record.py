@@ -46,10 +46,10 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """Changes of this file or folder before `since` are on disk from now on."""
+    """Changes of this file or folder before `started_at_change` are on disk from now on."""
 
     inode: int
-    since: int
+    started_at_change: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,16 +143,16 @@ def add_trace(log: Log, trace: Path, effects: str) -> None:
         if started := _UNFINISHED.fullmatch(line):
             unfinished[started[1]] = (started[2], len(log.changes))
             continue
-        since = len(log.changes)
+        started_at_change = len(log.changes)
         joined = line
         if resumed := _RESUMED.fullmatch(line):
-            before, since = unfinished.pop(resumed[1])
+            before, started_at_change = unfinished.pop(resumed[1])
             joined = f"{resumed[1]} {before}{resumed[2]}"
         if (call := _LINE.fullmatch(joined)) and not call[4].startswith(("-", "?")):
-            _add_call(log, call, since, effects)
+            _add_call(log, call, started_at_change, effects)
 
 
-def _add_call(log: Log, call: re.Match[str], since: int, effects: str) -> None:
+def _add_call(log: Log, call: re.Match[str], started_at_change: int, effects: str) -> None:
     name, args, result = call[2], call[3], call[5] or ""
     texts = [_bytes(text) for text in _TEXT.findall(args)]
     path = found[1] if (found := _PATH.match(args)) else ""
@@ -163,9 +163,9 @@ def _add_call(log: Log, call: re.Match[str], since: int, effects: str) -> None:
         log.changes.append(VisibleEffect(kind="effect" if path == effects else "output", text=texts[0]))
     elif name in ("fsync", "fdatasync"):
         if log.has(path) and (inode := log.find(path)) is not None:
-            log.changes.append(Sync(inode=inode, since=since))
+            log.changes.append(Sync(inode=inode, started_at_change=started_at_change))
         elif path == log.root:
-            log.changes.append(Sync(inode=ROOT, since=since))
+            log.changes.append(Sync(inode=ROOT, started_at_change=started_at_change))
     elif name.startswith(("open", "creat")):
         _add_open(log, args, result)
     elif name in ("write", "pwrite64", "ftruncate"):

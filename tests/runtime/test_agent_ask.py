@@ -19,7 +19,7 @@ from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.sessions.store import FileStore
 from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
-from retinue.tools.delegation.agent import UNSEEN_NOTE
+from retinue.tools.delegation.agent import NOT_SHOWN_TO_USER_NOTE
 from retinue.worker.clock import system_clock
 
 REPORT = "The module is src/cron.py, and nothing else uses it."
@@ -87,7 +87,7 @@ async def test_a_follow_up_question_continues_the_agents_session(runtime: Runtim
         assert output.pop("duration_seconds") >= 0
         assert output == {
             "success": True,
-            "result": "Nobody calls it." + UNSEEN_NOTE,
+            "result": "Nobody calls it." + NOT_SHOWN_TO_USER_NOTE,
             "agent_used": "helper",
             "agent_id": first_run.slug,
         }
@@ -202,7 +202,7 @@ async def test_of_two_concurrent_questions_one_is_answered_and_one_is_busy(runti
             "error": f"Agent {child.slug} is currently in use. Wait for current operation to complete.",
             "error_type": "busy",
         }
-        assert answered["result"] == "Nobody calls it." + UNSEEN_NOTE
+        assert answered["result"] == "Nobody calls it." + NOT_SHOWN_TO_USER_NOTE
         assert [(each.agent, each.status) for each in await process.all_runs()] == [
             ("main", Status.DONE),
             ("helper", Status.DONE),
@@ -391,5 +391,5 @@ async def test_a_question_is_not_asked_twice_when_the_process_dies_while_the_cal
         ended = await process.wait_until_ended_or_idle(run)
         assert ended.status is Status.DONE
         ((ok, output),) = await outputs_with_ok(process, run)
-        assert (ok, output["result"]) == (True, "Nobody calls it." + UNSEEN_NOTE)
+        assert (ok, output["result"]) == (True, "Nobody calls it." + NOT_SHOWN_TO_USER_NOTE)
         assert len(await process.all_runs()) == 3

@@ -19,7 +19,7 @@ from retinue.errors import ModelFailed
 from retinue.runtime import run_control
 from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 from retinue.tools.define import tool
-from retinue.tools.delegation.agent import SUMMARY_REQUEST, UNSEEN_NOTE
+from retinue.tools.delegation.agent import NOT_SHOWN_TO_USER_NOTE, SUMMARY_REQUEST
 
 REPORT = "The module is src/cron.py, and nothing else uses it."
 NO_WORK_NOTE = "\n\n[No work done: it called no tools.]"
@@ -61,7 +61,7 @@ async def test_the_last_reply_of_the_agent_is_the_result(runtime: RuntimeFixture
         assert output.pop("duration_seconds") >= 0
         assert output == {
             "success": True,
-            "result": REPORT + UNSEEN_NOTE,
+            "result": REPORT + NOT_SHOWN_TO_USER_NOTE,
             "agent_used": "helper",
             "agent_id": child.slug,
         }
@@ -190,7 +190,7 @@ async def test_an_agent_with_persist_false_leaves_no_session_and_has_no_id(runti
     ) as process:
         run = await process.run_until_idle("Go.", agent="main")
         ((_, output),) = await outputs_with_ok(process, run)
-        assert output["result"] == REPORT + NO_WORK_NOTE + UNSEEN_NOTE
+        assert output["result"] == REPORT + NO_WORK_NOTE + NOT_SHOWN_TO_USER_NOTE
         assert "agent_id" not in output
         assert [each.agent for each in await process.store.sessions()] == ["main"]
 
@@ -237,7 +237,7 @@ async def test_an_uninformative_last_reply_is_replaced_by_the_last_three_replies
     ok, output = await call_helper(runtime, [*ls_calls, text_reply("Done.")])
     assert ok
     assert output["result"] == (
-        "Agent 'helper' work summary:\n\nI look at ./.\n\nI look at .//.\n\nDone." + UNSEEN_NOTE
+        "Agent 'helper' work summary:\n\nI look at ./.\n\nI look at .//.\n\nDone." + NOT_SHOWN_TO_USER_NOTE
     )
 
 
@@ -284,7 +284,10 @@ async def test_the_interruption_marker_is_not_used_as_a_report(runtime: RuntimeF
             text_reply("[Request interrupted by user for tool use]"),
         ],
     )
-    assert (ok, output["result"]) == (True, "Agent 'helper' work summary:\n\nI look." + UNSEEN_NOTE)
+    assert (ok, output["result"]) == (
+        True,
+        "Agent 'helper' work summary:\n\nI look." + NOT_SHOWN_TO_USER_NOTE,
+    )
 
 
 async def test_a_short_only_reply_is_the_result_with_a_note_that_no_tool_was_called(
@@ -292,7 +295,7 @@ async def test_a_short_only_reply_is_the_result_with_a_note_that_no_tool_was_cal
 ):
     """Shows: X05."""
     ok, output = await call_helper(runtime, [text_reply("42")])
-    assert (ok, output["result"]) == (True, "42" + NO_WORK_NOTE + UNSEEN_NOTE)
+    assert (ok, output["result"]) == (True, "42" + NO_WORK_NOTE + NOT_SHOWN_TO_USER_NOTE)
 
 
 @pytest.mark.parametrize("persist", [True, False])
@@ -303,7 +306,7 @@ async def test_an_agent_without_any_text_is_asked_once_for_a_report(runtime: Run
     async with open_main_and_helper(runtime, main, [*empty_replies, text_reply(REPORT)]) as process:
         run = await process.run_until_idle("Go.", agent="main")
         ((ok, output),) = await outputs_with_ok(process, run)
-        assert (ok, output["result"]) == (True, REPORT + UNSEEN_NOTE)
+        assert (ok, output["result"]) == (True, REPORT + NOT_SHOWN_TO_USER_NOTE)
         first_run, report_run = (await process.all_runs())[1:]
         assert (report_run.request.task, report_run.session_id) == (SUMMARY_REQUEST, first_run.session_id)
         assert len(await process.store.sessions(agent="helper")) == persist
@@ -321,7 +324,7 @@ async def test_an_agent_that_ends_without_a_summary_gets_a_standard_sentence(run
     interrupted = text_reply("[Request interrupted by user]")
     ok, output = await call_helper(runtime, [interrupted, *[text_reply("")] * 3])
     sentence = "Agent 'helper' completed the task but did not provide a summary."
-    assert (ok, output["result"]) == (True, sentence + NO_WORK_NOTE + UNSEEN_NOTE)
+    assert (ok, output["result"]) == (True, sentence + NO_WORK_NOTE + NOT_SHOWN_TO_USER_NOTE)
 
 
 async def test_a_report_is_requested_once_although_the_process_dies_meanwhile(
@@ -356,7 +359,7 @@ async def test_a_report_is_requested_once_although_the_process_dies_meanwhile(
         ended = await process.wait_until_ended_or_idle(run)
         assert ended.status is Status.DONE
         ((ok, output),) = await outputs_with_ok(process, run)
-        assert (ok, output["result"]) == (True, REPORT + UNSEEN_NOTE)
+        assert (ok, output["result"]) == (True, REPORT + NOT_SHOWN_TO_USER_NOTE)
         assert len(await process.all_runs()) == 3
 
 
@@ -370,7 +373,7 @@ async def test_role_prefixes_in_a_childs_text_are_escaped(runtime: RuntimeFixtur
 async def test_a_very_long_report_is_truncated_to_valid_json(runtime: RuntimeFixture):
     _, output = await call_helper(runtime, [text_reply('"a line"\n' * 60_000)])
     assert "characters omitted" in output["result"]
-    assert output["result"].endswith(UNSEEN_NOTE)
+    assert output["result"].endswith(NOT_SHOWN_TO_USER_NOTE)
     assert output["agent_id"]
 
 
@@ -402,7 +405,7 @@ async def test_parallel_calls_run_concurrently_and_each_gets_its_own_result(runt
         results = {output["agent_id"]: output["result"] for _, output in await outputs_with_ok(process, run)}
         assert len(results) == 2
         assert sorted(results.values()) == [
-            f"This is the answer to {each}.{UNSEEN_NOTE}" for each in ("one", "two")
+            f"This is the answer to {each}.{NOT_SHOWN_TO_USER_NOTE}" for each in ("one", "two")
         ]
 
 

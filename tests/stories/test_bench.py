@@ -211,7 +211,7 @@ async def test_systems_alternate_on_a_workload_and_no_sample_is_measured_twice(t
         assert each.facts["written"] > 0
 
 
-def test_samples_of_other_code_and_failed_samples_are_not_reused(tmp_path: Path):
+def test_samples_of_another_code_version_and_failed_samples_are_not_reused(tmp_path: Path):
     file, fingerprints = tmp_path / "samples.jsonl", {"retinue": "one", "agno": "two"}
     before = Samples(file, fingerprints)
     for system in fingerprints:

@@ -109,7 +109,7 @@ def layer_from_snapshot(snapshot: ProjectSnapshot, name: str) -> DefinitionLayer
     )
 
 
-def check_harmless(partial: Mapping[str, Any]) -> None:
+def check_project_restrictions(partial: Mapping[str, Any]) -> None:
     """Raise InvalidValue if a project's merged definition asks for more than default permissions.
 
     Default permissions are the workspace, and a person's approval before anything in it is changed.

@@ -12,15 +12,15 @@ from msgspec import Struct
 from retinue.agents import definition_file
 from retinue.agents.fields import PartialDefinition, merge_definitions
 from retinue.agents.operator_ceiling import apply_operator_ceiling
-from retinue.agents.project import Project, agent_names_in, check_harmless, layer_from_snapshot
+from retinue.agents.project import Project, agent_names_in, check_project_restrictions, layer_from_snapshot
 from retinue.agents.sources import (
     DefinitionFileCache,
     DefinitionLayer,
     WatchedStamps,
     agent_files,
+    are_mtimes_stable,
     built_in_texts,
     invalid_name_error,
-    is_settled,
     is_unchanged,
     parse_markdown_layer,
     record_folder_stamp,
@@ -111,7 +111,7 @@ class FileAgentRegistry:
             defined = merging.merge(name)
         except BadDefinition as error:
             raise NotFound(f"Agent '{name}' not found: {error}") from error
-        if is_settled(merging.watched) and not merging.is_from_project:
+        if are_mtimes_stable(merging.watched) and not merging.is_from_project:
             self._cached[name] = _CachedDefinition(definition=defined, watched=merging.watched)
         return defined
 
@@ -151,7 +151,7 @@ class FileAgentRegistry:
                 if (cached := self._cached.get(name)) is not None:
                     watched |= cached.watched
         is_complete = len(result) == len(agent_names) and all(name in self._cached for name in agent_names)
-        self._cached_list = (watched, result) if is_complete and is_settled(watched) else None
+        self._cached_list = (watched, result) if is_complete and are_mtimes_stable(watched) else None
         return result.copy()
 
     def find_broken(self, folder: str | None = None) -> list[BadDefinition]:
@@ -319,7 +319,7 @@ class _DefinitionMerge:
         sources["name"] = layers[-1].source
         try:
             if self.is_from_project:
-                check_harmless(partial)
+                check_project_restrictions(partial)
             agent = definition_file.build_agent(partial, name)
         except InvalidValue as error:
             raise BadDefinition(_topmost_file(layers), str(error)) from error

@@ -70,7 +70,7 @@ class DefinitionFileCache:
 
     def _load_layer(self, path: Path, stamp: LstatStamp) -> DefinitionLayer:
         cached = self._cached.get(path)
-        if cached is None or cached[0] != stamp or not is_settled({str(path): stamp}):
+        if cached is None or cached[0] != stamp or not are_mtimes_stable({str(path): stamp}):
             self.files_read += 1
             cached = (stamp, _load_or_error(path))
             self._cached[path] = cached
@@ -94,7 +94,7 @@ def is_unchanged(watched: Mapping[str, LstatStamp]) -> bool:
     return all(lstat_stamp(path) == stamp for path, stamp in watched.items())
 
 
-def is_settled(watched: Mapping[str, LstatStamp]) -> bool:
+def are_mtimes_stable(watched: Mapping[str, LstatStamp]) -> bool:
     """Return True if all stamps are old enough to be trusted."""
     newest = max((stamp[1] for stamp in watched.values() if stamp is not None), default=0)
     return not 0 <= time.time_ns() - newest < STAMP_SETTLE_NS

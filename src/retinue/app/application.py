@@ -125,12 +125,12 @@ class App:
         """Return the sandbox level that commands run at on this machine."""
         return await self.context.sandbox.level()
 
-    def log_defect(self, error: BaseException, **fields: str) -> None:
+    def log_internal_error(self, error: BaseException, **fields: str) -> None:
         """Write the traceback of an internal error to the log, with secrets redacted.
 
         The user sees only a short message.
         """
-        self.context.defects.record(error, **fields)
+        self.context.internal_errors.record(error, **fields)
 
     async def close(self) -> None:
         context = self.context

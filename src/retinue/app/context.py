@@ -16,10 +16,10 @@ from retinue.app.composition import (
     scheduler_callbacks,
 )
 from retinue.app.daemon_connection import DaemonConnection
-from retinue.app.defect_log import DefectLog
 from retinue.app.event_hub import EventHub
 from retinue.app.event_log import EventLog, LoggedStore
 from retinue.app.home_access import HomeAccess
+from retinue.app.internal_error_log import InternalErrorLog
 from retinue.app.ledger_check import LedgerCheck
 from retinue.app.live_config import LiveConfig
 from retinue.app.log_file import append_log_line
@@ -69,7 +69,7 @@ class AppContext(HomeAccess, frozen=True, kw_only=True):
     live_config: LiveConfig
     events: EventHub
     event_log: EventLog
-    defects: DefectLog
+    internal_errors: InternalErrorLog
     daemon: DaemonConnection
 
 
@@ -96,8 +96,8 @@ def build_context(
     sandbox = _load_sandbox(config)
     clock, redact = system_clock(), Redactor(config.secrets())
     event_log = EventLog(config.home, redact, clock)
-    defects = DefectLog(config.home, redact, clock)
-    events = EventHub(event_log, defects)
+    internal_errors = InternalErrorLog(config.home, redact, clock)
+    events = EventHub(event_log, internal_errors)
     ledger = SqliteLedger(config.home / "ledger.db", on_event=events.emit)
     mcp = McpServerService(config, local_tools, clock)
     live_config = LiveConfig(config, now=clock.now)
@@ -159,7 +159,9 @@ def build_context(
         run_cost=lambda run: run_cost(run, live_config.prices()),
         redact=redact,
     )
-    worker.start(scheduler_callbacks(runtime, defects.record_run_crash, is_owner_alive, ledger.check_changed))
+    worker.start(
+        scheduler_callbacks(runtime, internal_errors.record_run_crash, is_owner_alive, ledger.check_changed)
+    )
     return AppContext(
         store=store,
         ledger=ledger,
@@ -180,7 +182,7 @@ def build_context(
         live_config=live_config,
         events=events,
         event_log=event_log,
-        defects=defects,
+        internal_errors=internal_errors,
         daemon=daemon,
     )
 

@@ -6,19 +6,19 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from retinue.app.daemon_link import DaemonLink
-from retinue.app.defect_log import DefectLog
 from retinue.app.event_log import EventLog
+from retinue.app.internal_error_log import InternalErrorLog
 from retinue.domain.event import Event
 
 
 class EventHub:
     """The listeners of this process, and the numbering of live events."""
 
-    def __init__(self, event_log: EventLog, defects: DefectLog) -> None:
+    def __init__(self, event_log: EventLog, internal_errors: InternalErrorLog) -> None:
         self.daemon_link: DaemonLink | None = None
         """The open link to a daemon, which sends the events of its runs and is notified of ours."""
         self._event_log = event_log
-        self._defects = defects
+        self._internal_errors = internal_errors
         self._listeners: list[Callable[[Event], None]] = []
         self._last_durable_seq = 0
         self._live_event_counts: dict[str, int] = {}
@@ -60,4 +60,4 @@ class EventHub:
             try:
                 listener(event)
             except Exception as error:  # noqa: BLE001  (a failing listener must not end the run)
-                self._defects.record_run_crash(event.run, error)
+                self._internal_errors.record_run_crash(event.run, error)

@@ -36,7 +36,7 @@ def with_sessions(*, full_app: bool = False) -> Callable[[SessionsCommand[P]], C
 
             async def run_command() -> int:
                 home = meta.get("retinue.home")
-                async with _open_whole_app(home) if full_app else open_sessions(home=home) as stored:
+                async with _open_full_app(home) if full_app else open_sessions(home=home) as stored:
                     code = await command(stored, terminal, *args, **kwargs)
                     await note_interrupted_runs(stored.home, terminal)
                 return code or 0
@@ -49,7 +49,7 @@ def with_sessions(*, full_app: bool = False) -> Callable[[SessionsCommand[P]], C
 
 
 @asynccontextmanager
-async def _open_whole_app(home: str | None) -> AsyncGenerator[StoredSessions]:
+async def _open_full_app(home: str | None) -> AsyncGenerator[StoredSessions]:
     async with application.open(home=home) as app:
         yield app.sessions
 

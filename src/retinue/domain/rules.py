@@ -15,7 +15,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """The deciding rule, in words."""
 
 
-NO_LIST_VERDICT = Verdict(ok=True, rule="no list")
+UNRESTRICTED_VERDICT = Verdict(ok=True, rule="no list")
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         if match is not None:
             return Verdict(ok=False, rule=f"deny {match}")
         if self.allow is None:
-            return NO_LIST_VERDICT
+            return UNRESTRICTED_VERDICT
         match = first_match(self.allow, value)
         return Verdict(ok=match is not None, rule=f"allow {match}" if match else "nothing allows it")
 

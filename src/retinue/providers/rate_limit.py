@@ -17,16 +17,16 @@ class RateLimitGate:
         """Event-loop time before which no attempt is allowed."""
         self.consecutive_rate_limits = 0
         """Number of times in a row the gate was closed; concurrent attempts count once."""
-        self._probe: GatePass | None = None
+        self._probe: RateLimitPermit | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
-    def try_enter(self) -> "GatePass | None":
+    def try_enter(self) -> "RateLimitPermit | None":
         """Return a pass, or None if the caller has to await `wait_for_change` first."""
         if not self.is_closed:
-            return GatePass(self)
+            return RateLimitPermit(self)
         if self._probe is not None or asyncio.get_running_loop().time() < self.closed_until:
             return None
-        self._probe = GatePass(self)
+        self._probe = RateLimitPermit(self)
         return self._probe
 
     async def wait_for_change(self) -> None:
@@ -40,29 +40,29 @@ class RateLimitGate:
             self._waiters.append(waiter)
             await waiter
 
-    def close(self, gate_pass: "GatePass", seconds: float) -> None:
+    def close(self, permit: "RateLimitPermit", seconds: float) -> None:
         """Close the gate after a rate limit.
 
         An attempt that began before the gate was last closed does not count as another rate limit.
         """
         closed_until = asyncio.get_running_loop().time() + seconds
-        if gate_pass.gate_version == self.consecutive_rate_limits:
+        if permit.gate_version == self.consecutive_rate_limits:
             self.consecutive_rate_limits += 1
             self.closed_until = closed_until
         else:
             self.closed_until = max(self.closed_until, closed_until)
         self.is_closed = True
 
-    def open(self, gate_pass: "GatePass") -> None:
-        if self.is_closed and gate_pass.gate_version == self.consecutive_rate_limits:
+    def open(self, permit: "RateLimitPermit") -> None:
+        if self.is_closed and permit.gate_version == self.consecutive_rate_limits:
             self.is_closed = False
             # A later rate limit of this same attempt must count again.
-            self.consecutive_rate_limits = gate_pass.gate_version = 0
+            self.consecutive_rate_limits = permit.gate_version = 0
             self._wake_waiters()
 
-    def leave(self, gate_pass: "GatePass") -> None:
+    def leave(self, permit: "RateLimitPermit") -> None:
         """End an attempt in any way, including cancellation, so that the next may try."""
-        if gate_pass is self._probe:
+        if permit is self._probe:
             self._probe = None
             self._wake_waiters()
 
@@ -73,7 +73,7 @@ class RateLimitGate:
                 future.set_result(None)
 
 
-class GatePass:
+class RateLimitPermit:
     """The pass of one attempt, with the gate's state at the time it was issued."""
 
     __slots__ = ("_gate", "gate_version")

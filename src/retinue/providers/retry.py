@@ -15,7 +15,7 @@ from retinue.domain.transcript import ToolCall
 from retinue.errors import ModelFailed, RetinueError
 from retinue.interfaces import Provider
 from retinue.providers.errors import ProviderError, RetryAfter
-from retinue.providers.rate_limit import GatePass, RateLimitGate
+from retinue.providers.rate_limit import RateLimitGate, RateLimitPermit
 from retinue.providers.retry_policy import CLI_AGENT_TIMEOUTS, RetrySettings
 from retinue.providers.stream_timeout import StreamWatchdog
 
@@ -52,8 +52,8 @@ class RetryingProvider:
         state = _RetryState(self._settings, self._clock, gate, on_delta)
         timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else self._settings.timeouts
         while True:
-            gate_pass = gate.try_enter() or await state.wait_for_gate()
-            stream_timeout = StreamWatchdog(timeouts, on_delta, gate_pass.report_success)
+            permit = gate.try_enter() or await state.wait_for_gate()
+            stream_timeout = StreamWatchdog(timeouts, on_delta, permit.report_success)
             try:
                 provider = self._provider_for(key, request.model)
                 return _restore_tool_names(
@@ -61,13 +61,13 @@ class RetryingProvider:
                     request,
                 )
             except ProviderError as error:
-                delay_s = state.record_failure(error, gate_pass, stream_timeout)
+                delay_s = state.record_failure(error, permit, stream_timeout)
             except ModelFailed:
                 raise
             except RetinueError as error:
                 raise ModelFailed(str(error), reason=Reason.CONFIG) from error
             finally:
-                gate_pass.leave()
+                permit.leave()
             await asyncio.sleep(delay_s)
 
     async def close(self) -> None:
@@ -116,7 +116,7 @@ class _RetryState:
         self._failures = 0
         self._rate_limits = 0
 
-    async def wait_for_gate(self) -> GatePass:
+    async def wait_for_gate(self) -> RateLimitPermit:
         """Wait while the model's gate is closed.
 
         Waiting requests resume after random delays, not all at once.
@@ -126,22 +126,22 @@ class _RetryState:
             if waited and not self._gate.is_closed:
                 await asyncio.sleep(self._clock.uniform(0, min(1.0, self._settings.backoff_s)))
                 waited = False
-            gate_pass = self._gate.try_enter()
-            if gate_pass is not None:
-                return gate_pass
+            permit = self._gate.try_enter()
+            if permit is not None:
+                return permit
             self._check_retry_window()
             self._report_gate_wait()
             await self._gate.wait_for_change()
             waited = True
 
     def record_failure(
-        self, error: ProviderError, gate_pass: GatePass, stream_timeout: StreamWatchdog
+        self, error: ProviderError, permit: RateLimitPermit, stream_timeout: StreamWatchdog
     ) -> float:
         """Record a failed attempt and return the seconds to wait; raise if no further attempt is allowed."""
         if error.close_rate_limit_gate:
             earlier_rate_limits = max(self._gate.consecutive_rate_limits, self._rate_limits)
             self._rate_limits += 1
-            gate_pass.report_rate_limit(self._backoff_s(error.retry_after, earlier_rate_limits))
+            permit.report_rate_limit(self._backoff_s(error.retry_after, earlier_rate_limits))
         else:
             self._failures += 1
         delay_s = (

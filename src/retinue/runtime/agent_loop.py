@@ -201,7 +201,7 @@ class AgentLoop:
             self.attempt.just_appended = False
             await self._release_orphaned_calls(conversation)
         await self._append_announcements(conversation)
-        if self._is_wake_without_news(conversation):
+        if self._is_wake_run_without_announcements(conversation):
             return RunOutcome(status=Status.DONE)
         if outcome := await self._resume_unfinished(conversation, plan, progress):
             return outcome
@@ -270,7 +270,7 @@ class AgentLoop:
             was_started=was_started, was_interrupted=was_interrupted, earlier_entries=earlier_entries
         )
 
-    def _is_wake_without_news(self, conversation: Conversation) -> bool:
+    def _is_wake_run_without_announcements(self, conversation: Conversation) -> bool:
         """Return True if another run has already read the announcement that this run was created for."""
         return self.run.request.source == WAKE_SOURCE and not any(
             entry.run == self.run.id for entry in conversation.entries

@@ -151,7 +151,7 @@ class WatcherNotifier:
             return False
         if state.watcher_runs:
             return any(run.owner_id == self._context.owners.own_id for run in state.watcher_runs)
-        return await _create_watcher_run(watch, state, self._context) is _NOT_YET
+        return await _create_watcher_run(watch, state, self._context) is _NOT_READY
 
 
 async def send_missed_updates(context: RuntimeContext, session: str | None = None) -> list[Run]:
@@ -174,12 +174,12 @@ async def send_missed_updates(context: RuntimeContext, session: str | None = Non
     return created
 
 
-_NOT_YET = object()
+_NOT_READY = object()
 """Result for an update that is not due yet."""
 
 
 async def _create_watcher_run(watch: Watch, state: _WatchState, context: RuntimeContext) -> object:
-    """Create the run that reads the update; None if there is nothing new, or _NOT_YET.
+    """Create the run that reads the update; None if there is nothing new, or _NOT_READY.
 
     The run and the last seen entry are saved in one transaction, so an update is sent once even if several
     processes try.
@@ -204,7 +204,7 @@ async def _create_watcher_run(watch: Watch, state: _WatchState, context: Runtime
     if not is_ready_for_watcher(
         entries, now=context.clock.now(), quiet_s=_quiet_seconds(agent, context) if state.active_runs else 0.0
     ):
-        return _NOT_YET if state.active_runs else None
+        return _NOT_READY if state.active_runs else None
     first = last_entry_id(entries[:1])
     previous = (
         await context.store.read_entry_page(watched_session, before=first, limit=CONTEXT_ENTRIES)

@@ -13,7 +13,7 @@ from retinue.sandbox.files.closed_path_scan import ClosedPaths, PathKind, find_c
 from retinue.sandbox.files.messages import printable_path
 from retinue.sandbox.reopen import open_folder, restore_owner_access
 
-NO_NAME_LIMIT = 1 << 62
+UNLIMITED_NAMES = 1 << 62
 """No limit: creating a name takes longer than scanning it, and an unscanned file may take effect."""
 
 NEEDS_USER = "tell the user: "
@@ -71,13 +71,13 @@ def _scan_after(snapshot: FileSnapshot) -> ClosedPaths:
     folder is made listable first, then the folders inside it.
     """
     found = dict(
-        find_closed_paths(snapshot.scope, snapshot.writable, limit=NO_NAME_LIMIT, fail_on_races=False)
+        find_closed_paths(snapshot.scope, snapshot.writable, limit=UNLIMITED_NAMES, fail_on_races=False)
     )
     tried = set[str](snapshot.closed_paths)
     opened_folders = _open_unreadable_folders(found, tried, snapshot.writable)
     while opened_folders:
         newly_found = find_closed_paths(
-            snapshot.scope, opened_folders, limit=NO_NAME_LIMIT, fail_on_races=False
+            snapshot.scope, opened_folders, limit=UNLIMITED_NAMES, fail_on_races=False
         )
         found |= newly_found
         opened_folders = _open_unreadable_folders(newly_found, tried, snapshot.writable)

@@ -21,7 +21,7 @@ from retinue.sandbox.files.pattern_roots import is_readable
 
 _COMPLETE_SUFFIX = ".json"
 _MAX_TRIES = 16
-_KERNEL_RELEASE_S = 0.1
+PROCESS_EXIT_GRACE_S = 0.1
 """Seconds. The kernel releases a dead process's files shortly before it ends its children."""
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNSCANNED_KINDS = (PathKind.FOLDER, PathKind.UNREADABLE)
@@ -98,7 +98,7 @@ def clean_up_killed_commands(folder: str) -> list[tuple[FileSnapshot | None, tup
         with suppress(FileNotFoundError, BlockingIOError, PermissionError), _lock_record(path) as fd:
             if name.endswith(_COMPLETE_SUFFIX):
                 if not results:
-                    time.sleep(_KERNEL_RELEASE_S)
+                    time.sleep(PROCESS_EXIT_GRACE_S)
                 results.append(_clean_up_record(path, fd))
             os.unlink(path)  # noqa: PTH108
     if results:

@@ -117,7 +117,7 @@ def plan_mounts(scope: Scope) -> MountPlan:
         Mount(kind=_mask_kind(closed_path), target=closed_path) for closed_path in _closed_system_paths(scope)
     ]
     mounts += _workspace_parent_mount(scope, mounts)
-    mounts += _rename_guards(mounts, writable, tmp)
+    mounts += _mounts_against_renaming(mounts, writable, tmp)
     if len(mounts) > MAX_MOUNTS:
         raise Failed(
             f"{printable_path(scope.root)} contains more than {MAX_MOUNTS:,} closed paths, hard-linked files and their parent "
@@ -378,7 +378,7 @@ def _mask_kind(path: str) -> MountKind:
     return MountKind.MASKED_FOLDER if os.path.isdir(path) else MountKind.MASKED_FILE  # noqa: PTH112
 
 
-def _rename_guards(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Mount]:
+def _mounts_against_renaming(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Mount]:
     """Bind-mount each writable folder that contains a mount onto itself, so that it cannot be renamed.
 
     A closed path in a renamed folder would be open to the next command.

@@ -27,7 +27,7 @@ MAX_MONITORS = 16
 """Maximum number of commands of one process that are monitored at the same time."""
 MAX_WATCHED_FOLDERS = 2_048
 
-_WATCH_SHARE = 64
+_WATCH_LIMIT_DIVISOR = 64
 """A command uses at most this fraction of the user's inotify watches: editors need the rest."""
 _MAX_USER_WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
 _MAX_NOTES = 256
@@ -211,7 +211,9 @@ def _leading_folder_names(patterns: Globs) -> frozenset[str]:
 
 def _watch_limit() -> int:
     try:
-        return min(MAX_WATCHED_FOLDERS, int(_MAX_USER_WATCHES.read_text(encoding="ascii")) // _WATCH_SHARE)
+        return min(
+            MAX_WATCHED_FOLDERS, int(_MAX_USER_WATCHES.read_text(encoding="ascii")) // _WATCH_LIMIT_DIVISOR
+        )
     except (OSError, ValueError):
         return 0
 

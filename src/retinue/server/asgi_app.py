@@ -23,7 +23,7 @@ from retinue.errors import (
 )
 from retinue.server import static_page
 from retinue.server.context import ServerContext
-from retinue.server.error_responses import DEFECT_MESSAGE, HttpError, error_body
+from retinue.server.error_responses import INTERNAL_ERROR_MESSAGE, HttpError, error_body
 from retinue.server.json_encoding import encode_json
 from retinue.server.middleware import SecurityMiddleware, http_error_response
 from retinue.server.request_parsing import parse_request
@@ -93,7 +93,7 @@ def _on_http_error(_request: Request, error: Exception) -> Response:
 
 def _on_unhandled_error(_request: Request, _error: Exception) -> Response:
     """Respond without details: the middleware, which receives the error next, logs them."""
-    return http_error_response(HttpError(500, DEFECT_MESSAGE))
+    return http_error_response(HttpError(500, INTERNAL_ERROR_MESSAGE))
 
 
 def _on_routing_error(_request: Request, error: Exception) -> Response:

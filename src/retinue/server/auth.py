@@ -16,7 +16,7 @@ from retinue.domain.api_permission import ALL_PERMISSIONS, WEB_USER_PERMISSIONS,
 from retinue.domain.run import iso_timestamp
 from retinue.domain.sanitize import safe_text
 from retinue.errors import Failed
-from retinue.server.auth_throttle import FailureThrottle
+from retinue.server.auth_throttle import LoginThrottle
 from retinue.storage.file_io import FileStamp, file_stamp
 from retinue.storage.token_store import TokenStore
 
@@ -36,7 +36,7 @@ class ApiCaller(Struct, frozen=True, kw_only=True):
 
 
 OWNER = ApiCaller(rights=ALL_PERMISSIONS)
-PAGE_VISITOR = ApiCaller(rights=WEB_USER_PERMISSIONS)
+BROWSER_CALLER = ApiCaller(rights=WEB_USER_PERMISSIONS)
 
 
 class Authenticator:
@@ -52,7 +52,7 @@ class Authenticator:
         self._links: dict[str, float] = {}
         self._stamp: FileStamp | None = None
         self._token = ""
-        self.throttle = FailureThrottle()
+        self.throttle = LoginThrottle()
         self._reload_token()
 
     @property
@@ -87,7 +87,7 @@ class Authenticator:
         if not expires_at.isdecimal() or int(expires_at) <= time.time():
             return None
         with suppress(Failed):
-            return PAGE_VISITOR if self._token_store.find(cookie, browser_sessions=True) else None
+            return BROWSER_CALLER if self._token_store.find(cookie, browser_sessions=True) else None
         return None
 
     def create_link(self) -> str:
@@ -112,7 +112,7 @@ class Authenticator:
         cookie = f"{payload}.{self._sign(payload)}"
         self._token_store.add_browser_session(
             cookie,
-            PAGE_VISITOR.rights,
+            BROWSER_CALLER.rights,
             at=str(iso_timestamp(now)),
             until=str(iso_timestamp(expires_at)),
             browser=safe_text(browser),

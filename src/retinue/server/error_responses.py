@@ -26,7 +26,7 @@ ERROR_CODES: Mapping[int, str] = {
 }
 """Error code of each status sent by the server; application errors have their own codes."""
 
-DEFECT_MESSAGE = f"{BUG_MESSAGE}. The log in its home has the details."
+INTERNAL_ERROR_MESSAGE = f"{BUG_MESSAGE}. The log in its home has the details."
 
 
 class HttpError(Exception):

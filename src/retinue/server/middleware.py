@@ -14,7 +14,7 @@ from retinue.server.allowed_hosts import AllowedHosts
 from retinue.server.auth import OWNER, ApiCaller
 from retinue.server.connection_limits import Listener
 from retinue.server.context import ServerContext
-from retinue.server.error_responses import DEFECT_MESSAGE, HttpError
+from retinue.server.error_responses import INTERNAL_ERROR_MESSAGE, HttpError
 from retinue.server.event_queue import AUTHORIZED_STATE_KEY
 from retinue.server.response_headers import COMMON_RESPONSE_HEADERS
 
@@ -51,8 +51,8 @@ class SecurityMiddleware:
                 http_error_response(HttpError(503, "The daemon is stopping. Try again when it is running."))
             )
         except Exception as error:  # noqa: BLE001  (a bug in one request must not stop the daemon)
-            self._context.app.log_defect(error, request=f"{scope['method']} {_route_path(scope)}")
-            await exchange.respond(http_error_response(HttpError(500, DEFECT_MESSAGE)))
+            self._context.app.log_internal_error(error, request=f"{scope['method']} {_route_path(scope)}")
+            await exchange.respond(http_error_response(HttpError(500, INTERNAL_ERROR_MESSAGE)))
 
     def _authenticate(self, scope: Scope) -> ApiCaller | None:
         """Authenticate the caller; None for a request without a key to a public path."""

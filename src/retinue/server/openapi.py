@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 
 from retinue import __version__
-from retinue.server.routing import NoFields, Route
+from retinue.server.routing import EmptyFields, Route
 from retinue.server.schemas import ErrorResponse
 
 COMMON_ERRORS: Mapping[int, str] = {
@@ -39,7 +39,7 @@ JsonObject = dict[str, Any]
 def build_openapi_document(routes: Sequence[Route]) -> JsonObject:
     """Build the OpenAPI document of these routes."""
     types = [ErrorResponse, *(item.response for item in routes if item.response is not None)]
-    types += [item.body for item in routes if item.body is not NoFields]
+    types += [item.body for item in routes if item.body is not EmptyFields]
     type_schemas, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )
@@ -75,7 +75,7 @@ def _operation_object(route: Route, schemas: Mapping[int, JsonObject]) -> JsonOb
         "responses": {str(route.success_status): _success_response(route, schemas)}
         | _error_responses(route, schemas),
     }
-    if route.body is not NoFields:
+    if route.body is not EmptyFields:
         content = _json_content(schemas[id(route.body)], route.request_example)
         operation["requestBody"] = {"required": bool(_required_fields(route.body)), "content": content}
     return operation
@@ -123,7 +123,7 @@ def _extra_names_text(route: Route) -> str:
 
 
 def _query_parameters(route: Route) -> list[JsonObject]:
-    if route.query is NoFields:
+    if route.query is EmptyFields:
         return []
     _, components = msgspec.json.schema_components([route.query], ref_template="{name}")
     fields = cast("Mapping[str, JsonObject]", components[route.query.__name__]["properties"])

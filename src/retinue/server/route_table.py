@@ -8,7 +8,7 @@ from retinue.domain.api_permission import ApiPermission
 from retinue.server.context import ServerContext
 from retinue.server.openapi import build_openapi_document
 from retinue.server.routes import agents, approvals, daemon, events, inbox, messages, runs, sessions, watchers
-from retinue.server.routing import ApiRequest, NoFields, Route, collect_routes, route
+from retinue.server.routing import ApiRequest, EmptyFields, Route, collect_routes, route
 
 
 @cache
@@ -25,7 +25,7 @@ def openapi_document() -> dict[str, Any]:
     response=dict[str, Any],
 )
 async def get_openapi_document(
-    _context: ServerContext, _request: ApiRequest[NoFields, NoFields]
+    _context: ServerContext, _request: ApiRequest[EmptyFields, EmptyFields]
 ) -> dict[str, Any]:
     return openapi_document()
 

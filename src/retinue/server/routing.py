@@ -3,7 +3,7 @@
 A route is declared at its handler, in a module of `routes`:
 
     @route("GET", "/api/runs/{ref}", right=ApiPermission.READ, summary="…", response=RunDetails)
-    async def get_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]: ...
+    async def get_run(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> dict[str, Any]: ...
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,7 +17,7 @@ from retinue.domain.api_permission import ApiPermission
 from retinue.server.context import ServerContext
 
 
-class NoFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class EmptyFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """An empty body or query."""
 
 
@@ -51,8 +51,8 @@ class Route(Struct, frozen=True, kw_only=True):
     handler: RouteHandler
     summary: str
     """Summary in the OpenAPI document, one sentence."""
-    query: type[msgspec.Struct] = NoFields
-    body: type[msgspec.Struct] = NoFields
+    query: type[msgspec.Struct] = EmptyFields
+    body: type[msgspec.Struct] = EmptyFields
     response: Any = None
     """Type of the response; None means JSON of any shape."""
     request_example: Any = None
@@ -68,7 +68,7 @@ class Route(Struct, frozen=True, kw_only=True):
     """Replacement error codes, where the route has its own."""
 
 
-_NO_FIELDS = cast("type[Any]", NoFields)
+_EMPTY_FIELDS = cast("type[Any]", EmptyFields)
 
 
 def route(  # noqa: PLR0913  (the parts of a declaration)
@@ -77,8 +77,8 @@ def route(  # noqa: PLR0913  (the parts of a declaration)
     *,
     right: ApiPermission,
     summary: str,
-    query: type[Q] = _NO_FIELDS,
-    body: type[B] = _NO_FIELDS,
+    query: type[Q] = _EMPTY_FIELDS,
+    body: type[B] = _EMPTY_FIELDS,
     response: Any = None,
     request_example: Any = None,
     response_example: Any = None,

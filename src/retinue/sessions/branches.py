@@ -19,7 +19,7 @@ from retinue.sessions.lookup import top_folder
 from retinue.sessions.markdown.chunks import LineCounter, iter_chunks
 from retinue.sessions.markdown.marker import parse_head
 from retinue.sessions.markdown.parser import entry_offsets, parse_chunk
-from retinue.sessions.markdown.torn_tail import find_tear
+from retinue.sessions.markdown.torn_tail import find_torn_tail
 from retinue.sessions.markdown.writer import render_head
 from retinue.sessions.metadata_files import render_branch_metadata, render_metadata
 from retinue.storage import file_names
@@ -49,8 +49,10 @@ def create_branch(session: Session, clock: Clock, *, prompt_id: str | None, incl
     if os.path.basename(os.path.dirname(session.path)) != file_names.BRANCHES:
         raise Refused(f"{session.path} was moved out of its session's folder and cannot be branched")
     with _open_with_size(os.path.join(session.path, file_names.SESSION)) as (fd, size):
-        tear = find_tear(fd, size)
-        end = _branch_offset(session, prompt_id, fd, size if tear is None else tear, include=include)
+        torn_offset = find_torn_tail(fd, size)
+        end = _branch_offset(
+            session, prompt_id, fd, size if torn_offset is None else torn_offset, include=include
+        )
         while (branch_path := _try_create_branch(session, fd, end, name, clock)) is None:
             pass
         return branch_path

@@ -10,7 +10,7 @@ from retinue.domain.clock import Clock
 from retinue.domain.session import Session
 from retinue.errors import Conflict, Failed
 from retinue.sessions.markdown.parser import ParsedTranscript, strip_draft
-from retinue.sessions.markdown.torn_tail import file_size_and_tear, intact_end
+from retinue.sessions.markdown.torn_tail import intact_end, size_and_torn_offset
 from retinue.sessions.markdown.writer import escape_body, render_head, render_open_line
 from retinue.sessions.pagination import parse_last_chunk
 from retinue.storage import file_names
@@ -45,8 +45,8 @@ def write_draft(session: Session, text: str, clock: Clock) -> None:
 
 def _write_draft_to_file(fd: int, session: Session, text: str, clock: Clock) -> None:
     path = f"{session.path}/{file_names.SESSION}"
-    size, tear = file_size_and_tear(fd)
-    if tear is not None:
+    size, torn_offset = size_and_torn_offset(fd)
+    if torn_offset is not None:
         raise Conflict(
             f"{path} ends with an incomplete entry. Send a message to repair the file, then try again."
         )

@@ -357,7 +357,7 @@ def _assemble_session(
     return Session(
         id=metadata.id or head.id or str(uuid.uuid5(uuid.NAMESPACE_URL, f"retinue:{slug}/{branch}")),
         slug=slug,
-        agent=plan.get("preset") or metadata.agent or _slug_agent(slug),
+        agent=plan.get("preset") or metadata.agent or _agent_from_slug(slug),
         type="agent" if kind == "agent" else "branch",
         branch=metadata.branch or head.branch or branch,
         path=path,
@@ -393,7 +393,7 @@ def _slug_time(slug: str) -> datetime | None:
         return None
 
 
-def _slug_agent(slug: str) -> str:
+def _agent_from_slug(slug: str) -> str:
     match = _SLUG_TIME.search(slug)
     return slug[: match.start()] if match else slug
 

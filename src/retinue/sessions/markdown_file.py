@@ -17,7 +17,7 @@ from retinue.errors import Failed, Unreadable
 from retinue.sessions.batched_fsync import sync_session
 from retinue.sessions.markdown.chunks import iter_chunks
 from retinue.sessions.markdown.parser import ParsedTranscript, join_chunks, parse_chunk, parse_file
-from retinue.sessions.markdown.torn_tail import find_tear
+from retinue.sessions.markdown.torn_tail import find_torn_tail
 from retinue.sessions.markdown.writer import render_head
 from retinue.sessions.window import WINDOW_BYTES, window_start
 from retinue.storage import file_names
@@ -72,8 +72,8 @@ class SessionFile:
         """Read the file; cut off a torn tail and keep it beside the file under the returned path."""
         if self._is_new_and_empty():
             return ParsedTranscript(), None
-        tear, parsed = self._read_stable(self._read_unless_torn)
-        torn_path = None if tear is None else self._cut_torn_tail(tear, torn_name)
+        torn_offset, parsed = self._read_stable(self._read_unless_torn)
+        torn_path = None if torn_offset is None else self._cut_torn_tail(torn_offset, torn_name)
         if parsed is None:
             parsed = self._read_stable(self._read_window)
         self.has_unsynced = not self.is_empty  # the writer may have crashed before it was synced
@@ -272,8 +272,8 @@ class SessionFile:
 
     def _read_unless_torn(self, fd: int, size: int) -> tuple[int | None, ParsedTranscript | None]:
         """Return the offset of a torn tail, or the parsed file if there is none."""
-        tear = find_tear(fd, size)
-        return tear, self._read_window(fd, size) if tear is None else None
+        torn_offset = find_torn_tail(fd, size)
+        return torn_offset, self._read_window(fd, size) if torn_offset is None else None
 
     def _read_window(self, fd: int, size: int) -> ParsedTranscript:
         self.window_start = window_start(fd, size, self._window)

@@ -11,7 +11,7 @@ from retinue.domain.transcript import Entry, Message
 from retinue.errors import Failed
 from retinue.sessions.markdown.chunks import CHUNK_BYTES
 from retinue.sessions.markdown.parser import parse_file
-from retinue.sessions.markdown.torn_tail import file_size_and_tear
+from retinue.sessions.markdown.torn_tail import size_and_torn_offset
 from retinue.storage.file_io import FileStamp, file_stamp, open_regular_file
 
 T = TypeVar("T")
@@ -59,12 +59,12 @@ def iter_entry_batches(path: str, problems: list[str]) -> Iterator[list[Entry]]:
         problems.append(f"{path} cannot be read: {error.strerror}")
         return
     try:
-        size, tear = file_size_and_tear(fd)
-        if tear is not None:
+        size, torn_offset = size_and_torn_offset(fd)
+        if torn_offset is not None:
             problems.append(
-                f"{path} has a torn tail of {size - tear} bytes; it is cut off when the session is opened"
+                f"{path} has a torn tail of {size - torn_offset} bytes; it is cut off when the session is opened"
             )
-        for parsed in parse_file(fd, 0, size if tear is None else tear, path, lenient=True):
+        for parsed in parse_file(fd, 0, size if torn_offset is None else torn_offset, path, lenient=True):
             if parsed.error is not None:
                 problems.append(str(parsed.error))
             yield parsed.entries

@@ -10,9 +10,9 @@ from retinue.runtime.interjections import InterjectionText, post_interjection
 from retinue.tools.define import tool
 
 TURN_ENDED = "Posted. The watched turn was interrupted."
-TURN_ALREADY_OVER = "Posted. The watched turn had already ended."
-SHOWN_AS_WARNING = "Posted as a warning: your definition does not allow you to interrupt the watched turn."
-SHOWN = "Posted. A person sees it at once."
+POSTED_TURN_ENDED = "Posted. The watched turn had already ended."
+POSTED_AS_WARNING = "Posted as a warning: your definition does not allow you to interrupt the watched turn."
+POSTED = "Posted. A person sees it at once."
 
 
 @tool(effect=Effect.IDEMPOTENT, category="agents", asks="never", inspects_runs=True)
@@ -37,7 +37,7 @@ async def interject(
     )
     saved = await post_interjection(comment, call, call.context)
     if comment.severity is not Severity.INTERRUPT:
-        return SHOWN
+        return POSTED
     if saved.severity is not Severity.INTERRUPT:
-        return SHOWN_AS_WARNING
-    return TURN_ENDED if saved.interrupts else TURN_ALREADY_OVER
+        return POSTED_AS_WARNING
+    return TURN_ENDED if saved.interrupts else POSTED_TURN_ENDED

@@ -210,7 +210,7 @@ def _check_nothing_lost(
     home: HomeContents, requests: Sequence[ModelRequest], report: InvariantReport
 ) -> None:
     """Check that everything quoted by a later request or recorded in the ledger is in the file."""
-    for message in (*_lost_quotes(home, requests), *_changed_histories(requests)):
+    for message in (*_missing_quoted_replies(home, requests), *_changed_histories(requests)):
         report.add_violation(Invariant.ENTRIES_LOST, message)
     for run in home.runs.values():
         if run.status is Status.DONE:
@@ -218,7 +218,7 @@ def _check_nothing_lost(
                 report.add_violation(Invariant.ENTRIES_LOST, message)
 
 
-def _lost_quotes(home: HomeContents, requests: Sequence[ModelRequest]) -> Iterable[str]:
+def _missing_quoted_replies(home: HomeContents, requests: Sequence[ModelRequest]) -> Iterable[str]:
     """Yield quoted replies that are missing from the files.
 
     An agent's own replies must be there as replies, those of others as results or announcements.

@@ -97,7 +97,7 @@ async def _older_page_is_shown(window: BrowserPage) -> bool:
     return await window("conversation").evaluate("log => log.scrollTop > 3000")
 
 
-async def test_streaming_does_not_move_a_reader_who_scrolled_up(daemon: PageDaemon):
+async def test_streaming_keeps_the_scroll_position_after_scrolling_up(daemon: PageDaemon):
     session = await daemon.create_session(name="Reading")
     Path(session["path"]).write_text(long_session_text(session, 60))
     task = daemon.script_task(

@@ -131,55 +131,59 @@ def _check_path(path: Path) -> list[tuple[DefinitionCheck, Agent | None]]:
         ]
     is_folder = path.is_dir()
     return [
-        _check_definition(_mark_unrelated_file(found) if is_folder else replace(found, is_other_file=False))
+        _check_definition(
+            _mark_unrelated_file(definition) if is_folder else replace(definition, is_other_file=False)
+        )
         for file in scanner.definition_files(path)
-        for found in scanner.read_definitions(file)
+        for definition in scanner.read_definitions(file)
     ]
 
 
-def _mark_unrelated_file(found: scanner.FoundDefinition) -> scanner.FoundDefinition:
+def _mark_unrelated_file(definition: scanner.FoundDefinition) -> scanner.FoundDefinition:
     """Mark a file in a folder that is not an agent: `package.json` has a name and a description too."""
-    is_markdown = found.path.suffix.lower() in scanner.MARKDOWN
+    is_markdown = definition.path.suffix.lower() in scanner.MARKDOWN
     if (
         is_markdown
-        or found.problem
-        or found.location
-        or any(KEY_ALIASES.get(key, key) in _AGENT_KEYS for key in found.keys)
+        or definition.problem
+        or definition.location
+        or any(KEY_ALIASES.get(key, key) in _AGENT_KEYS for key in definition.keys)
     ):
-        return found
+        return definition
     problem = "is not a definition: it has no field of an agent; name the file itself to import it anyway"
-    return scanner.FoundDefinition(path=found.path, problem=problem, is_other_file=True)
+    return scanner.FoundDefinition(path=definition.path, problem=problem, is_other_file=True)
 
 
-def _check_definition(found: scanner.FoundDefinition) -> tuple[DefinitionCheck, Agent | None]:
+def _check_definition(definition: scanner.FoundDefinition) -> tuple[DefinitionCheck, Agent | None]:
     # A slash in the name of a collection's item must not look like a folder.
     display_path = (
-        found.path.with_name(f"{found.path.name}#{found.location.replace('/', ':')}")
-        if found.location
-        else found.path
+        definition.path.with_name(f"{definition.path.name}#{definition.location.replace('/', ':')}")
+        if definition.location
+        else definition.path
     )
-    if found.problem:
+    if definition.problem:
         checked = DefinitionCheck(
             path=display_path,
             ok=False,
             name="",
             dialect="none",
-            problems=(found.problem,),
-            is_skipped=found.is_other_file,
+            problems=(definition.problem,),
+            is_skipped=definition.is_other_file,
         )
         return checked, None
-    normalized = names.normalize_keys(found.keys, found.repaired_keys, found.path.stem)
+    normalized = names.normalize_keys(definition.keys, definition.repaired_keys, definition.path.stem)
     partial, results = interpret_fields(normalized.keys)
-    problems = [*_find_problems(results, normalized), *nested_maps.suspicious_keys(found.keys)]
-    load_problem = _native_load_problem(found)
+    problems = [*_find_problems(results, normalized), *nested_maps.suspicious_keys(definition.keys)]
+    load_problem = _native_load_problem(definition)
     has_server_settings = bool(_SERVER_KEYS & (partial.get("driver_settings") or {}).keys())
     if has_server_settings and load_problem:
         problems.append(PROVIDER_SETTINGS_PROBLEM)
-    name = str(partial.pop("name", None) or validators.slugify(found.path.stem) or "agent")
+    name = str(partial.pop("name", None) or validators.slugify(definition.path.stem) or "agent")
     agent: Agent | None = None
     try:
         agent = _build_agent(
-            found, merge_definitions(partial, _unknown_keys_as_notes(results, normalized.extra_notes)), name
+            definition,
+            merge_definitions(partial, _unknown_keys_as_notes(results, normalized.extra_notes)),
+            name,
         )
     except (InvalidValue, BadDefinition) as error:
         problems.append(str(error))
@@ -188,10 +192,10 @@ def _check_definition(found: scanner.FoundDefinition) -> tuple[DefinitionCheck, 
         load_problem=load_problem,
         ok=not problems,
         name=name,
-        dialect=_detect_dialect(found.keys),
-        fields=_field_verdicts(found.keys, results, normalized),
+        dialect=_detect_dialect(definition.keys),
+        fields=_field_verdicts(definition.keys, results, normalized),
         problems=tuple(problems),
-        repaired_keys=found.repaired_keys,
+        repaired_keys=definition.repaired_keys,
     )
     return checked, None if problems or has_server_settings else agent
 
@@ -254,17 +258,17 @@ def _map_verdict(
     return FieldVerdict(field=parent_key, shown_value=_format_value(value), verdict=verdict, note=note)
 
 
-def _build_agent(found: scanner.FoundDefinition, partial: PartialDefinition, name: str) -> Agent:
+def _build_agent(definition: scanner.FoundDefinition, partial: PartialDefinition, name: str) -> Agent:
     """Build the native agent; it must survive being rendered and parsed again."""
-    prompts = [text for text in (partial.get("prompt"), found.body, partial.get("prompt_path")) if text]
+    prompts = [text for text in (partial.get("prompt"), definition.body, partial.get("prompt_path")) if text]
     if len(prompts) > 1:
         raise InvalidValue((), "has more than one prompt; remove all but one")
-    if found.body:
-        partial["prompt"] = found.body
+    if definition.body:
+        partial["prompt"] = definition.body
     agent = definition_file.build_agent(
-        with_prompt_from_file(partial, found.path.parent, {}, str(found.path)), name
+        with_prompt_from_file(partial, definition.path.parent, {}, str(definition.path)), name
     )
-    definition_file.parse_preset(definition_file.render_definition(agent), str(found.path))
+    definition_file.parse_preset(definition_file.render_definition(agent), str(definition.path))
     return agent
 
 
@@ -284,10 +288,10 @@ def _known_key_hint(key: str) -> str:
     return validators.known_names_hint(key, KNOWN_KEYS)
 
 
-def _native_load_problem(found: scanner.FoundDefinition) -> str:
-    if found.location or found.path.suffix not in (".md", ".json"):
+def _native_load_problem(definition: scanner.FoundDefinition) -> str:
+    if definition.location or definition.path.suffix not in (".md", ".json"):
         return "is not a Retinue definition file"
-    error = load_problem(found.path)
+    error = load_problem(definition.path)
     return "" if error is None else error.problem
 
 

@@ -30,7 +30,7 @@ _LIMIT_KEYS = frozenset(
 )  # fmt: skip
 """Keys that limit permissions at any level of nesting."""
 
-_HELPFUL_KEYS = {"metadata": ("description",)} | dict.fromkeys(_PERMISSION_MAPS, ("model",))
+_PROMOTED_KEYS = {"metadata": ("description",)} | dict.fromkeys(_PERMISSION_MAPS, ("model",))
 """Keys that are extracted only if nothing else sets them."""
 
 
@@ -54,7 +54,9 @@ def extract_limits(keys: Mapping[str, Any]) -> Iterator[ExtractedKey]:
         if not isinstance(raw_value, dict):
             continue
         for inner_key, each in cast("dict[Any, Any]", raw_value).items():
-            key = _limit_key(parent_key, inner_key, taken) or _helpful_key(parent_key, inner_key, each, taken)
+            key = _limit_key(parent_key, inner_key, taken) or _promoted_key(
+                parent_key, inner_key, each, taken
+            )
             if key and each is not None:
                 taken.add(key)
                 yield ExtractedKey(key=key, parent_key=parent_key, inner_key=inner_key, value=each)
@@ -68,11 +70,11 @@ def _limit_key(parent_key: str, inner_key: Any, taken: set[str]) -> str:
     return next((each for each in spellings if each not in taken), inner_key)
 
 
-def _helpful_key(parent_key: str, inner_key: Any, raw_value: Any, taken: set[str]) -> str:
+def _promoted_key(parent_key: str, inner_key: Any, raw_value: Any, taken: set[str]) -> str:
     known_fields = {KEY_ALIASES.get(key, key) for key in taken}
     return (
         inner_key
-        if inner_key in _HELPFUL_KEYS.get(parent_key, ())
+        if inner_key in _PROMOTED_KEYS.get(parent_key, ())
         and inner_key not in known_fields
         and isinstance(raw_value, str)
         else ""

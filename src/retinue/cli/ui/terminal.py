@@ -154,7 +154,7 @@ class Terminal:
             self.print_json(facts)
             return
         shown_facts = [
-            (name, _fact_text(fact)) for name, fact in facts.items() if fact not in (None, "", [], {}, ())
+            (name, _format_value(fact)) for name, fact in facts.items() if fact not in (None, "", [], {}, ())
         ]
         width = max((len(name) for name, _ in shown_facts), default=0)
         for name, fact in shown_facts:
@@ -239,7 +239,7 @@ def _align_columns(cells: Sequence[Sequence[str]], width: int | None) -> list[st
     return [line if width is None else truncate_to_width(line, width) for line in lines]
 
 
-def _fact_text(fact: object) -> str:
+def _format_value(fact: object) -> str:
     if isinstance(fact, str):
         return fact
     if isinstance(fact, bool):

@@ -93,7 +93,7 @@ def walk_open(anchor: int, rest: str, flags: int, follow_links: bool) -> int:
         while pending:
             name = pending.pop()
             if name == "..":
-                _go_up(trail, rest)
+                _open_parent(trail, rest)
                 continue
             found = _open_component(trail[-1], name, os.O_PATH | os.O_DIRECTORY if pending else flags)
             if isinstance(found, str):
@@ -144,7 +144,7 @@ def _check_link_target(target: str, links_left: int, rest: str) -> str:
     return target
 
 
-def _go_up(trail: list[int], rest: str) -> None:
+def _open_parent(trail: list[int], rest: str) -> None:
     if len(trail) == 1:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), rest)
     os.close(trail.pop())

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from retinue.domain.api_permission import ApiPermission
 from retinue.errors import UsageError
 from retinue.server.context import ServerContext
-from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.routing import ApiRequest, EmptyFields, route
 from retinue.server.schemas import RequestModel, ResponseModel
 
 
@@ -84,7 +84,7 @@ class AgentDetails(Struct, kw_only=True):
     ],
 )
 async def list_agents(
-    context: ServerContext, request: ApiRequest[AgentsQuery, NoFields]
+    context: ServerContext, request: ApiRequest[AgentsQuery, EmptyFields]
 ) -> list[dict[str, Any]]:
     return context.app.agents.list_json(_workspace_folder(request.query.workspace), hidden=request.query.all)
 
@@ -110,7 +110,7 @@ async def list_agents(
         "unavailable_skills": {},
     },
 )
-async def get_agent(context: ServerContext, request: ApiRequest[AgentQuery, NoFields]) -> dict[str, Any]:
+async def get_agent(context: ServerContext, request: ApiRequest[AgentQuery, EmptyFields]) -> dict[str, Any]:
     return await context.app.agents.to_json(request.ref, _workspace_folder(request.query.workspace))
 
 

@@ -16,7 +16,7 @@ from retinue.server.example_values import (
     TIMESTAMP,
     WORKSPACE_PATH,
 )
-from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.routing import ApiRequest, EmptyFields, route
 from retinue.server.schemas import JsonObject, RequestModel, ResponseModel, Timestamp
 
 
@@ -94,7 +94,7 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
     response_example=[APPROVAL_ROW_EXAMPLE],
 )
 async def list_approvals(
-    context: ServerContext, request: ApiRequest[ApprovalsQuery, NoFields]
+    context: ServerContext, request: ApiRequest[ApprovalsQuery, EmptyFields]
 ) -> list[dict[str, Any]]:
     return [approval_as_json(each) for each in await context.app.approvals.list(all_states=request.query.all)]
 
@@ -107,7 +107,9 @@ async def list_approvals(
     response=ApprovalRow,
     response_example=APPROVAL_ROW_EXAMPLE,
 )
-async def get_approval(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def get_approval(
+    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
+) -> dict[str, Any]:
     return approval_as_json(await context.app.approvals.find(request.ref))
 
 
@@ -127,7 +129,7 @@ async def get_approval(context: ServerContext, request: ApiRequest[NoFields, NoF
     },
 )
 async def answer_approval(
-    context: ServerContext, request: ApiRequest[NoFields, ApprovalAnswerBody]
+    context: ServerContext, request: ApiRequest[EmptyFields, ApprovalAnswerBody]
 ) -> dict[str, Any]:
     return approval_as_json(
         await context.app.approvals.answer(request.ref, request.body.answer, by=request.caller_name)

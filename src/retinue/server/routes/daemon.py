@@ -19,7 +19,7 @@ from retinue.sessions.lookup import LIST_MAX_AGE_S
 AnyRequest = ApiRequest[Any, Any]
 
 
-class Counts(ResponseModel):
+class DaemonCounts(ResponseModel):
     sessions: int
     queued: int
     running: int
@@ -39,7 +39,7 @@ class Health(ResponseModel):
     model: Annotated[str | None, Meta(description="The default model, as provider:model.")]
     demonstration: Annotated[bool, Meta(description="True if the default model is only for demonstrations.")]
     seq: Annotated[int, Meta(description="The number of the newest durable event.")]
-    counts: Counts
+    counts: DaemonCounts
 
 
 class DaemonInfo(ResponseModel):
@@ -55,7 +55,7 @@ class PageLink(ResponseModel):
     url: str
 
 
-class StoppedDaemon(ResponseModel):
+class StopResponse(ResponseModel):
     pid: int
     owner: str
     version: str
@@ -154,7 +154,7 @@ async def create_page_link(context: ServerContext, _request: AnyRequest) -> dict
     "/api/stop",
     right=ApiPermission.ADMIN,
     summary="Stop the daemon after running turns have had a moment to finish.",
-    response=StoppedDaemon,
+    response=StopResponse,
     response_example={
         "pid": 4711,
         "owner": "432f1ea6-7847-4d2a-9ec6-3fba747fc09c",

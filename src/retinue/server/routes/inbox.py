@@ -8,7 +8,7 @@ from retinue.app import App
 from retinue.domain.api_permission import ApiPermission
 from retinue.server.context import ServerContext
 from retinue.server.example_values import CALL_ID, CHILD_ID, SESSION_ID, SLUG, TIMESTAMP, TRANSCRIPT_PATH
-from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.routing import ApiRequest, EmptyFields, route
 from retinue.server.schemas import Ref, RequestModel, ResponseModel, Timestamp
 
 
@@ -100,7 +100,7 @@ INBOX_ROW_EXAMPLE: dict[str, Any] = {
     extra_errors={404: "Session not found."},
 )
 async def list_inbox(
-    context: ServerContext, request: ApiRequest[InboxQuery, NoFields]
+    context: ServerContext, request: ApiRequest[InboxQuery, EmptyFields]
 ) -> list[dict[str, Any]]:
     return await context.app.inbox.list(await _session_id(context.app, request.query.session))
 
@@ -117,7 +117,7 @@ async def list_inbox(
     extra_errors={404: "Session not found."},
 )
 async def drain_inbox(
-    context: ServerContext, request: ApiRequest[NoFields, DrainBody]
+    context: ServerContext, request: ApiRequest[EmptyFields, DrainBody]
 ) -> list[dict[str, Any]]:
     return await context.app.inbox.drain(await _session_id(context.app, request.body.session))
 
@@ -132,7 +132,9 @@ async def drain_inbox(
     | {"delivery": "delivered", "entry": CALL_ID, "already_promoted": False},
     extra_errors={409: "There is no result yet, or that conversation has an active run."},
 )
-async def promote_result(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def promote_result(
+    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
+) -> dict[str, Any]:
     return await context.app.inbox.promote(request.ref)
 
 

@@ -15,7 +15,7 @@ from retinue.server.asgi_app import error_response
 from retinue.server.context import ServerContext
 from retinue.server.example_values import RUN_ID, SESSION_ID
 from retinue.server.json_encoding import encode_json
-from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.routing import ApiRequest, EmptyFields, route
 from retinue.server.schemas import MessageText, Ref, RequestModel, ResponseModel, ResultLimit, TokenUsage
 from retinue.sessions.pagination import PageRequest
 
@@ -194,7 +194,7 @@ MESSAGE_RESPONSE_EXAMPLE: dict[str, Any] = {
     response_example=[MESSAGE_ENTRY_EXAMPLE],
 )
 async def list_entries(
-    context: ServerContext, request: ApiRequest[EntriesQuery, NoFields]
+    context: ServerContext, request: ApiRequest[EntriesQuery, EmptyFields]
 ) -> Response | list[dict[str, Any]]:
     query = request.query
     if sum(map(bool, (query.before, query.after, query.around))) > 1:
@@ -256,7 +256,7 @@ async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Response:
     error_codes=MESSAGE_ERROR_CODES,
 )
 async def send_session_message(
-    context: ServerContext, request: ApiRequest[NoFields, MessageBody]
+    context: ServerContext, request: ApiRequest[EmptyFields, MessageBody]
 ) -> Response | dict[str, Any]:
     message = _message_request(request.body, request.idempotency_key)
     session = await context.app.sessions.find_for_api(request.ref)
@@ -295,7 +295,7 @@ async def send_session_message(
     error_codes=MESSAGE_ERROR_CODES,
 )
 async def send_agent_message(
-    context: ServerContext, request: ApiRequest[NoFields, AgentMessageBody]
+    context: ServerContext, request: ApiRequest[EmptyFields, AgentMessageBody]
 ) -> Response | dict[str, Any]:
     body = request.body
     message = _message_request(body, request.idempotency_key)

@@ -7,7 +7,7 @@ from msgspec import Meta
 from retinue.domain.api_permission import ApiPermission
 from retinue.server.context import ServerContext
 from retinue.server.example_values import RUN_ID, SESSION_ID, SLUG, TIMESTAMP, TRANSCRIPT_PATH, WORKSPACE_PATH
-from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.routing import ApiRequest, EmptyFields, route
 from retinue.server.schemas import Ref, RequestModel, ResponseModel, ResultLimit, Timestamp, TokenUsage
 
 
@@ -193,7 +193,9 @@ RUN_DETAILS_EXAMPLE: dict[str, Any] = RUN_ROW_EXAMPLE | {
     response_example=[RUN_ROW_EXAMPLE],
     extra_errors={404: "Session or run not found."},
 )
-async def list_runs(context: ServerContext, request: ApiRequest[RunsQuery, NoFields]) -> list[dict[str, Any]]:
+async def list_runs(
+    context: ServerContext, request: ApiRequest[RunsQuery, EmptyFields]
+) -> list[dict[str, Any]]:
     app, query = context.app, request.query
     session = None if query.session is None else (await app.sessions.find_for_api(query.session)).id
     root = None if query.root is None else (await app.runs.find_by_id(query.root)).root_id
@@ -208,11 +210,11 @@ async def list_runs(context: ServerContext, request: ApiRequest[RunsQuery, NoFie
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE,
 )
-async def get_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def get_run(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> dict[str, Any]:
     return await context.app.runs.to_json(await _run_id(context, request))
 
 
-async def _run_id(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> str:
+async def _run_id(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> str:
     return (await context.app.runs.find_by_id(request.ref)).id
 
 
@@ -224,7 +226,7 @@ async def _run_id(context: ServerContext, request: ApiRequest[NoFields, NoFields
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE | {"status": "cancelled", "reason": "user_cancel"},
 )
-async def cancel_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def cancel_run(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> dict[str, Any]:
     return await context.app.runs.to_json((await context.app.runs.cancel(await _run_id(context, request))).id)
 
 
@@ -236,7 +238,9 @@ async def cancel_run(context: ServerContext, request: ApiRequest[NoFields, NoFie
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE | {"status": "running", "reason": "interrupted"},
 )
-async def interrupt_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def interrupt_run(
+    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
+) -> dict[str, Any]:
     return await context.app.runs.to_json(
         (await context.app.runs.interrupt(await _run_id(context, request))).id
     )
@@ -251,7 +255,7 @@ async def interrupt_run(context: ServerContext, request: ApiRequest[NoFields, No
     response_example=RUN_DETAILS_EXAMPLE | {"status": "running"},
     extra_errors={409: "It has ended, or no tool call waits for it."},
 )
-async def detach_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def detach_run(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> dict[str, Any]:
     return await context.app.runs.to_json((await context.app.runs.detach(await _run_id(context, request))).id)
 
 
@@ -264,7 +268,7 @@ async def detach_run(context: ServerContext, request: ApiRequest[NoFields, NoFie
     response_example=RUN_DETAILS_EXAMPLE | {"status": "queued"},
     extra_errors={409: "It has ended, or a process is executing it."},
 )
-async def resume_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def resume_run(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> dict[str, Any]:
     return await context.app.runs.to_json(
         (await context.app.runs.resume(await _run_id(context, request)))[0].id
     )

@@ -11,7 +11,7 @@ from retinue.server.context import ServerContext
 from retinue.server.example_values import RUN_ID, SESSION_ID, SLUG, TIMESTAMP, TRANSCRIPT_PATH, WORKSPACE_PATH
 from retinue.server.routes.approvals import ApprovalRow
 from retinue.server.routes.runs import QuestionRow
-from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.routing import ApiRequest, EmptyFields, route
 from retinue.server.schemas import JsonObject, RequestModel, ResponseModel, Timestamp
 
 BUSY_ERROR = "It has an active run, or another process has it open."
@@ -185,7 +185,7 @@ SESSION_DETAILS_EXAMPLE: dict[str, Any] = SESSION_ROW_EXAMPLE | {
     response=list[SessionRow],
     response_example=[SESSION_ROW_EXAMPLE],
 )
-async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuery, NoFields]) -> Response:
+async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuery, EmptyFields]) -> Response:
     query = request.query
     sessions = await context.app.sessions.list_with_status(
         agent=query.agent, children=query.children, search=query.q, limit=query.limit
@@ -206,7 +206,7 @@ async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuer
     extra_errors={404: "Agent not found.", 403: "The configuration denies the agent."},
 )
 async def create_session(
-    context: ServerContext, request: ApiRequest[NoFields, NewSessionBody]
+    context: ServerContext, request: ApiRequest[EmptyFields, NewSessionBody]
 ) -> dict[str, Any]:
     body = request.body
     session = await context.app.sessions.create(body.agent, name=body.name, workspace=body.workspace)
@@ -221,7 +221,9 @@ async def create_session(
     response=SessionDetails,
     response_example=SESSION_DETAILS_EXAMPLE,
 )
-async def get_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def get_session(
+    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
+) -> dict[str, Any]:
     return await context.app.sessions.to_json((await context.app.sessions.find_for_api(request.ref)).id)
 
 
@@ -237,7 +239,7 @@ async def get_session(context: ServerContext, request: ApiRequest[NoFields, NoFi
     extra_errors={403: "The attribute is reserved."},
 )
 async def update_session(
-    context: ServerContext, request: ApiRequest[NoFields, SessionPatch]
+    context: ServerContext, request: ApiRequest[EmptyFields, SessionPatch]
 ) -> dict[str, Any]:
     body = request.body
     session = await context.app.sessions.update(
@@ -265,7 +267,9 @@ async def update_session(
     },
     extra_errors={409: f"{BUSY_ERROR} Or a result of or for it is not delivered."},
 )
-async def delete_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def delete_session(
+    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
+) -> dict[str, Any]:
     session = await context.app.sessions.delete((await context.app.sessions.find_for_api(request.ref)).id)
     return {
         "session_id": session.id,
@@ -285,7 +289,9 @@ async def delete_session(context: ServerContext, request: ApiRequest[NoFields, N
     response_example=SESSION_DETAILS_EXAMPLE,
     extra_errors={409: "Another session now has its name or its folder."},
 )
-async def restore_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def restore_session(
+    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
+) -> dict[str, Any]:
     return await context.app.sessions.to_json((await context.app.sessions.restore(request.ref)).id)
 
 
@@ -298,7 +304,9 @@ async def restore_session(context: ServerContext, request: ApiRequest[NoFields, 
     response_example=SESSION_DETAILS_EXAMPLE | {"entries": 0, "last_snippet": ""},
     extra_errors={409: BUSY_ERROR},
 )
-async def clear_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+async def clear_session(
+    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
+) -> dict[str, Any]:
     session = await context.app.sessions.clear((await context.app.sessions.find_for_api(request.ref)).id)
     return await context.app.sessions.to_json(session.id)
 
@@ -315,7 +323,9 @@ async def clear_session(context: ServerContext, request: ApiRequest[NoFields, No
     success_status=201,
     extra_errors={403: "Only top-level sessions have branches."},
 )
-async def branch_session(context: ServerContext, request: ApiRequest[NoFields, BranchBody]) -> dict[str, Any]:
+async def branch_session(
+    context: ServerContext, request: ApiRequest[EmptyFields, BranchBody]
+) -> dict[str, Any]:
     body = request.body
     session_id = (await context.app.sessions.find_for_api(request.ref)).id
     branch = await context.app.sessions.branch(session_id, at=body.at, include=body.include, name=body.name)
@@ -333,7 +343,7 @@ async def branch_session(context: ServerContext, request: ApiRequest[NoFields, B
     response_example={"saved": True},
     extra_errors={409: BUSY_ERROR},
 )
-async def save_draft(context: ServerContext, request: ApiRequest[NoFields, DraftBody]) -> dict[str, Any]:
+async def save_draft(context: ServerContext, request: ApiRequest[EmptyFields, DraftBody]) -> dict[str, Any]:
     await context.app.sessions.save_draft(
         (await context.app.sessions.find_for_api(request.ref)).id, request.body.content
     )

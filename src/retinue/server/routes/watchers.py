@@ -12,7 +12,7 @@ from retinue.server.context import ServerContext
 from retinue.server.example_values import CALL_ID, RUN_ID, SESSION_ID, SLUG, TIMESTAMP
 from retinue.server.routes.inbox import INBOX_ROW_EXAMPLE, InboxRow
 from retinue.server.routes.runs import RUN_DETAILS_EXAMPLE, RunDetails
-from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.routing import ApiRequest, EmptyFields, route
 from retinue.server.schemas import MessageText, RequestModel, ResponseModel, Timestamp
 
 AgentName = Annotated[str, Meta(max_length=64, examples=["pair"])]
@@ -89,7 +89,7 @@ WATCHER_ROW_EXAMPLE: dict[str, Any] = {
     response_example=[WATCHER_ROW_EXAMPLE],
 )
 async def list_all_watchers(
-    context: ServerContext, _request: ApiRequest[NoFields, NoFields]
+    context: ServerContext, _request: ApiRequest[EmptyFields, EmptyFields]
 ) -> list[dict[str, Any]]:
     return [watch_as_json(each) for each in await context.app.watchers.list()]
 
@@ -103,7 +103,7 @@ async def list_all_watchers(
     response_example=[WATCHER_ROW_EXAMPLE],
 )
 async def list_session_watchers(
-    context: ServerContext, request: ApiRequest[NoFields, NoFields]
+    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
 ) -> list[dict[str, Any]]:
     session = await context.app.sessions.find_for_api(request.ref)
     return [watch_as_json(each) for each in await context.app.watchers.list(session.id)]
@@ -121,7 +121,9 @@ async def list_session_watchers(
     success_status=201,
     extra_errors={403: "The agent does not have the role watcher, or the session belongs to a watcher."},
 )
-async def start_watcher(context: ServerContext, request: ApiRequest[NoFields, WatcherBody]) -> dict[str, Any]:
+async def start_watcher(
+    context: ServerContext, request: ApiRequest[EmptyFields, WatcherBody]
+) -> dict[str, Any]:
     session = await context.app.sessions.find_for_api(request.ref)
     return watch_as_json(
         await context.app.watchers.add(session.id, agent=request.body.agent, trigger=request.body.trigger)
@@ -138,7 +140,7 @@ async def start_watcher(context: ServerContext, request: ApiRequest[NoFields, Wa
     response_example=[WATCHER_ROW_EXAMPLE | {"watching": False}],
 )
 async def stop_watchers(
-    context: ServerContext, request: ApiRequest[WatchersQuery, NoFields]
+    context: ServerContext, request: ApiRequest[WatchersQuery, EmptyFields]
 ) -> list[dict[str, Any]]:
     session = await context.app.sessions.find_for_api(request.ref)
     return [
@@ -164,7 +166,7 @@ async def stop_watchers(
     is_idempotent=True,
     extra_errors={403: "The configuration denies the agent, or the session is too deep."},
 )
-async def spawn_child(context: ServerContext, request: ApiRequest[NoFields, ChildBody]) -> dict[str, Any]:
+async def spawn_child(context: ServerContext, request: ApiRequest[EmptyFields, ChildBody]) -> dict[str, Any]:
     body = request.body
     parent = await context.app.sessions.find_for_api(request.ref)
     key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
@@ -183,6 +185,6 @@ async def spawn_child(context: ServerContext, request: ApiRequest[NoFields, Chil
     response_example=INTERJECTION_ROW_EXAMPLE | {"delivery": "delivered"},
 )
 async def dismiss_interjection(
-    context: ServerContext, request: ApiRequest[NoFields, NoFields]
+    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
 ) -> dict[str, Any]:
     return await context.app.inbox.dismiss(request.ref, by=request.caller_name)

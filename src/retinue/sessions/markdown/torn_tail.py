@@ -23,39 +23,39 @@ The last may be torn; the one before tells whether a reply is complete.
 """
 
 
-def file_size_and_tear(fd: int) -> tuple[int, int | None]:
+def size_and_torn_offset(fd: int) -> tuple[int, int | None]:
     """Return the file's size and the offset of its torn tail, or None.
 
-    A tear is checked twice, because another process may be writing at this moment.
+    The offset is checked twice, because another process may be writing at this moment.
     """
     size = os.fstat(fd).st_size
-    tear = find_tear(fd, size)
-    if tear is not None:
+    torn_offset = find_torn_tail(fd, size)
+    if torn_offset is not None:
         size = os.fstat(fd).st_size
-        tear = find_tear(fd, size)
-    return size, tear
+        torn_offset = find_torn_tail(fd, size)
+    return size, torn_offset
 
 
 def intact_end(fd: int) -> int:
     """Return the offset where acknowledged data ends."""
-    size, tear = file_size_and_tear(fd)
-    return size if tear is None else tear
+    size, torn_offset = size_and_torn_offset(fd)
+    return size if torn_offset is None else torn_offset
 
 
-def find_tear(fd: int, size: int) -> int | None:
+def find_torn_tail(fd: int, size: int) -> int | None:
     """Return the offset of a file's torn tail, or None; read from the end, no further than needed."""
     length = _TAIL_BYTES
     while length < size:
         data = read_at(fd, size - length, length)
         start = _context_start(data)
         if start is not None:
-            tear = find_tear_in_tail(data[start:], size - length + start)
-            return None if tear is None else size - length + start + tear
+            torn_offset = find_torn_tail_in(data[start:], size - length + start)
+            return None if torn_offset is None else size - length + start + torn_offset
         length *= 8
-    return find_tear_in_tail(read_at(fd, 0, size))
+    return find_torn_tail_in(read_at(fd, 0, size))
 
 
-def find_tear_in_tail(data: bytes, offset: int = 0) -> int | None:
+def find_torn_tail_in(data: bytes, offset: int = 0) -> int | None:
     """Return the offset of a torn tail in `data`, or None.
 
     A torn tail is an unfinished marker line, a body shorter than its marker says, a reply without all of its

@@ -29,7 +29,9 @@ from retinue.tools.define import tool
 from retinue.tools.delegation.json_result import json_result
 
 GENERAL, EXPLORER, PLANNER = "general", "explorer", "planner"
-UNSEEN_NOTE = "\n\n[Only you can see this result, the user cannot. Tell the user what matters to them.]"
+NOT_SHOWN_TO_USER_NOTE = (
+    "\n\n[Only you can see this result, the user cannot. Tell the user what matters to them.]"
+)
 BACKGROUND_NOTE = "The agent continues in the background as run {run}. Its result will be announced to you."
 SUMMARY_REQUEST = (
     "You ended without a report. Say in a few sentences what you did, what you found, and what is still open."
@@ -189,7 +191,7 @@ async def _format_report(run: Run, call: Call, context: RuntimeContext) -> str:
         success=True,
         result=_truncate_child_text(text or NO_SUMMARY.format(agent=run.agent))
         + _no_work_note(run)
-        + UNSEEN_NOTE,
+        + NOT_SHOWN_TO_USER_NOTE,
         agent_used=run.agent,
         duration_seconds=round(duration_s, 3),
         agent_id=agent_id,
@@ -317,7 +319,7 @@ async def agent_ask(
         raise _failure(finished, _nonblank_texts(await _load_replies(finished, context)))
     return json_result(
         success=True,
-        result=_truncate_child_text(finished.text.strip()) + UNSEEN_NOTE,
+        result=_truncate_child_text(finished.text.strip()) + NOT_SHOWN_TO_USER_NOTE,
         agent_used=finished.agent,
         duration_seconds=round(_duration_s(finished), 3),
         agent_id=agent_id,

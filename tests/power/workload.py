@@ -67,7 +67,7 @@ class ResumedModel(FakeModel):
 
 
 @dataclass(slots=True)
-class Life:
+class Workload:
     """A home, the log of its first run, and the fake model."""
 
     root: Path

@@ -9,7 +9,7 @@ from retinue.domain.redaction import Redactor
 from retinue.domain.run import iso_timestamp
 
 
-class DefectLog:
+class InternalErrorLog:
     """Writes tracebacks of internal errors, of which users see only a short message."""
 
     def __init__(self, home: Path, redact: Redactor, clock: Clock) -> None:

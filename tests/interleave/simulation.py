@@ -33,7 +33,7 @@ TIMEOUT_S = 600
 """Seconds after which a case is considered stuck."""
 
 
-class World:
+class Simulation:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
         self.folder = folder
