@@ -87,7 +87,7 @@ async def open_subject(environment: BenchEnvironment, system: System) -> AsyncGe
 def _needs_samples(environment: BenchEnvironment, workload: Workload, system: System) -> bool:
     """Return whether the system needs more samples.
 
-    It has enough if the rounds are complete, if one sample was very slow, or if it cannot do the work.
+    Enough samples exist if the rounds are complete, if one sample was very slow, or if it cannot do the work.
     """
     samples = environment.samples.select(workload.row, workload.variant, system.name)
     if any(each.problem for each in samples):

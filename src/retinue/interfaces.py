@@ -67,7 +67,7 @@ class Conversation(Protocol):
     async def read_earlier_entries(self, run_id: str) -> Sequence[Entry]:
         """Return the run's own entries that precede those in memory.
 
-        Afterwards `append` does not add them again either.
+        After this call, `append` skips these entries.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Names say what they name: the rules for function names and docstrings, with their word lists as data."""
+"""Naming rules for functions and docstrings, with their word lists as data."""
 
 import ast
 import re

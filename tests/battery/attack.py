@@ -127,7 +127,7 @@ def created_path_evidence(template: str) -> Callable[[TargetMachine, str], str]:
 
 
 def ctime_evidence(path: str) -> tuple[Callable[[TargetMachine], None], Callable[[TargetMachine, str], str]]:
-    """Return `before` and `extra_evidence`: the attack changed the ctime of a path of the machine."""
+    """Return `before` and `extra_evidence`, plus evidence that the attack changed a ctime."""
     ctime_ns: dict[str, int] = {}
 
     def before(_machine: TargetMachine) -> None:

@@ -274,7 +274,7 @@ async def apply_step(editor: SessionEditor, conversation: FileConversation, kind
 
 
 def edit_file(data: bytes, kind: str, number: int) -> bytes:
-    """Return the file after an edit of the user."""
+    """Return the file after an edit by the user."""
     if kind == "edit late":
         return data.replace(b"Done.", b"Done indeed.")
     if kind == "edit early":

@@ -1,4 +1,4 @@
-"""The web fetcher against a server on loopback that plays every public machine: allowed sites, addresses and redirects."""
+"""The web fetcher against a server on loopback that stands in for every public host: allowed sites, addresses and redirects."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence

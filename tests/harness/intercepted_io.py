@@ -1,4 +1,4 @@
-"""Ledgers and session stores that call the test before each access, to fail, wait or record it."""
+"""Ledgers and session stores with a hook before each access that can fail, delay or record it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

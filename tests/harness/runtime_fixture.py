@@ -238,7 +238,7 @@ class RuntimeProcess:
         return [entry.text for entry in found if isinstance(entry, Message) and entry.role == "agent"]
 
     async def announcements(self, run: Run) -> list[str]:
-        """Return what the announcements in a run's conversation quote of the runs that they report."""
+        """Return the texts of the reported runs, as quoted in the announcements of a run's conversation."""
         found = await self.entries(run)
         notices = [entry for entry in found if isinstance(entry, Notice) and entry.topic == "announcement"]
         return [delimited_text(notice.text) for notice in notices]
@@ -255,11 +255,11 @@ class RuntimeProcess:
         return list(self.provider.requests[request].entries)
 
     def set_script(self, agent: str, steps: Sequence[ScriptedStep]) -> None:
-        """Set what the scripted model says to this agent from now on."""
+        """Set the replies of the scripted model for this agent from now on."""
         self.provider.script = {**self.provider.script, agent: steps}
 
     def release_turn(self) -> None:
-        """Let the turn that `hold` keeps in the middle of its reply go on."""
+        """Let the turn that `hold` keeps in the middle of its reply continue."""
         assert self.provider.hold_until is not None
         self.provider.hold_until.set()
 

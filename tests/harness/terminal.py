@@ -24,7 +24,7 @@ class TerminalEmulator:
     width: int = 80
     height: int = 24
     lines: list[list[str]] = field(default_factory=lambda: [[]])
-    """All that was ever shown, what has scrolled out of sight included; a wide character takes two cells."""
+    """All text shown so far, including scrollback; a wide character takes two cells."""
     row: int = 0
     column: int = 0
 
@@ -100,7 +100,7 @@ class TerminalProcess:
     output: bytes = b""
     emulator: TerminalEmulator = field(default_factory=TerminalEmulator)
     unrendered: bytes = b""
-    """What the glass has not been given yet."""
+    """Bytes not yet passed to the emulator."""
 
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())

@@ -16,7 +16,7 @@ def entry_texts(entries: Iterable[Entry]) -> list[str]:
 
 
 def delimited_text(text: str) -> str:
-    """Return what a tool result or a notice quotes of an agent, between two random delimiters."""
+    """Return the agent text quoted in a tool result or notice, between two random delimiters."""
     found = re.search(r"^<<<(\w+)\n(.*)\n\1>>>$", text, re.DOTALL | re.MULTILINE)
     assert found is not None, text
     return found[2]

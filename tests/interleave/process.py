@@ -1,4 +1,4 @@
-"""One process of a world: the real runtime on real folders, which pauses before every step and can be killed at any."""
+"""One simulated process: the real runtime on real folders, which pauses before each step and can be killed there."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine

@@ -1,4 +1,4 @@
-"""A world: folders and a ledger that outlive the processes, which come and go at random."""
+"""A simulation: folders and a ledger that persist while processes start and are killed at random."""
 
 import asyncio
 from collections import Counter

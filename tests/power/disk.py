@@ -103,8 +103,8 @@ def _chooser(mode: str, changes: Sequence[Change]) -> ChooseChange:
 def _random_chooser(rng: random.Random, count: int) -> ChooseChange:
     """Choose at random which unsynced changes remain.
 
-    Name changes remain in order, as in a journal, or independently. The outcome of each file is chosen once: its writes in
-    order up to a point, sector by sector, none, zeros or all.
+    Name changes remain in order, as in a journal, or independently. The outcome of each file is chosen once: its writes
+    in order up to a point, sector by sector, none, zeros or all.
     """
     journal = rng.randint(0, count) if rng.random() < 0.5 else None
     outcomes: dict[int, tuple[str, int]] = {}
@@ -115,22 +115,22 @@ def _random_chooser(rng: random.Random, count: int) -> ChooseChange:
             return change if kept else None
         if not isinstance(change, WriteData | Resize):
             return change
-        outcome, until = outcomes.setdefault(
+        outcome, cutoff = outcomes.setdefault(
             change.inode,
             (
                 rng.choice(("ordered", "ordered", "sectors", "gone", "zeros", "all")),
                 rng.randint(0, count),
             ),
         )
-        return _apply_power_loss(change, outcome, rng, kept=number < until)
+        return _apply_power_loss(change, outcome, rng, is_before_cutoff=number < cutoff)
 
     return pick
 
 
 def _apply_power_loss(
-    change: WriteData | Resize, outcome: str, rng: random.Random, *, kept: bool
+    change: WriteData | Resize, outcome: str, rng: random.Random, *, is_before_cutoff: bool
 ) -> Change | None:
-    if outcome == "all" or (outcome == "ordered" and kept):
+    if outcome == "all" or (outcome == "ordered" and is_before_cutoff):
         return change
     if outcome in ("gone", "ordered"):
         return None

@@ -187,7 +187,7 @@ async def test_secrets_are_redacted_before_a_text_is_stored_or_sent(runtime: Run
 
     @tool(effect="read")
     def leak() -> str:
-        """Says what it should not."""
+        """Return a secret."""
         return f"the key is {secret}"
 
     reply = tool_call_reply(

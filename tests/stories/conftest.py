@@ -1,4 +1,4 @@
-"""Retinue as its users have it: the command or `retinue.open()`, before a model server that keeps what it was asked."""
+"""Retinue as its users have it: the command or `retinue.open()`, with a model server that records requests."""
 
 from pathlib import Path
 

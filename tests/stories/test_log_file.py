@@ -147,9 +147,9 @@ def raise_unexpected_error(_raw: bytes) -> dict[str, Any]:
 
 
 @retinue.tool(effect="read")
-async def look(at: str) -> str:
-    """Look at something."""
-    return at
+async def echo(text: str) -> str:
+    """Return the text."""
+    return text
 
 
 async def test_an_unexpected_error_ends_only_its_own_run_and_is_reported_to_the_parent(
@@ -163,10 +163,10 @@ async def test_an_unexpected_error_ends_only_its_own_run_and_is_reported_to_the_
 
     def script(asked: CapturedRequest) -> FakeResponse:
         if is_from_helper(asked):
-            return tool_call_reply(("look", {"at": "x"}), text="Looking.")
+            return tool_call_reply(("echo", {"text": "x"}), text="Looking.")
         return text_reply("It could not be found.") if asked.reply_count else tool_call_reply(DELEGATE)
 
-    broken = replace(look, parse_arguments=raise_unexpected_error)
+    broken = replace(echo, parse_arguments=raise_unexpected_error)
     async with machine.serve_models(script) as server, machine.open(approvals="auto", tools=[broken]) as app:
         run = await app.run("Where is x?", workspace=machine.folder)
         assert (run.status, run.text) == ("done", "It could not be found.")

@@ -1,4 +1,4 @@
-"""What commands say about permissions in advance is what happens."""
+"""Permission previews match the actual decisions."""
 
 from pathlib import Path
 

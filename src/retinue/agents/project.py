@@ -57,7 +57,7 @@ class Project:
     def layer(self, name: str) -> DefinitionLayer | None:
         """Return what a trusted project defines for an agent.
 
-        Nothing of an untrusted project is read; Refused says so.
+        Raises Refused for an untrusted project, without reading it.
         """
         files = [f"{name}.md", f"{name}.json"]
         if not any(os.path.lexists(Path(self.path, PROJECT_FOLDER, AGENTS_PREFIX, each)) for each in files):

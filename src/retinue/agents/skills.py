@@ -103,7 +103,7 @@ class SkillRegistry:
         return project_skills | self._user_skills()
 
     def _project_with_skills(self, folder: str | None) -> Project | None:
-        """Return the folder's project, or None if it has no skills; then nothing of it is read."""
+        """Return the folder's project, or None, without reading the project, if it has no skills."""
         if (
             folder is None
             or self.trust is None

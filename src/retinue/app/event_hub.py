@@ -16,13 +16,13 @@ class EventHub:
 
     def __init__(self, event_log: EventLog, internal_errors: InternalErrorLog) -> None:
         self.daemon_link: DaemonLink | None = None
-        """The open link to a daemon, which sends the events of its runs and is notified of ours."""
+        """The open link to a daemon, which sends the events of its runs and is notified of this process's events."""
         self._event_log = event_log
         self._internal_errors = internal_errors
         self._listeners: list[Callable[[Event], None]] = []
         self._last_durable_seq = 0
         self._live_event_counts: dict[str, int] = {}
-        """Number of live events emitted for each run while somebody listened."""
+        """Number of live events emitted for each run while a listener is registered."""
 
     @contextmanager
     def listen(self, listener: Callable[[Event], None]) -> Generator[None]:

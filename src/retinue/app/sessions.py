@@ -14,7 +14,7 @@ from retinue.runtime.spawn import create_session
 
 
 class SessionService(StoredSessions):
-    """Sessions of an open application, which also knows their agents, worktrees and watchers."""
+    """Sessions of an open application, with access to their agents, worktrees and watchers."""
 
     def __init__(self, context: AppContext, runs: RunService, watchers: WatcherService) -> None:
         super().__init__(context)

@@ -175,7 +175,7 @@ def load_config(env: Mapping[str, str], *, home: str | None = None) -> Config:
     """Load the user's configuration.
 
     Raises:
-        BadConfig: One sentence with the file and the key.
+        BadConfig: The configuration is invalid; the message names the file and the key.
     """
     folder = _config_dir(env)
     for each in (folder, folder / "agents"):

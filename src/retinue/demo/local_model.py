@@ -115,7 +115,7 @@ class DemoOutcome(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class DemoEnvironment:
-    """A home, with three documents and a log beside it, because agents may not read a home."""
+    """A home, with three documents and a log next to it, because agents may not read a home."""
 
     home: Path
 

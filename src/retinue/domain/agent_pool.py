@@ -36,14 +36,14 @@ class PooledSession(Struct, frozen=True, kw_only=True):
     parent_key: str
     """Key of the requesting session, the only one that may give it further tasks."""
     task: str
-    """The task in its first message."""
+    """The task in the session's first message."""
     last_used_at: datetime
     is_working: bool
-    """Its task is not finished."""
+    """True while the task of the session is not finished."""
     is_in_use: bool
-    """True while it is working or a person is talking with it."""
+    """True while the agent is working or a person is talking with it."""
     use_count: int
-    """Number of tasks it was given."""
+    """Number of tasks the agent was given."""
 
 
 class PoolEntry(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ def prompt_with_task(agent: Agent, task: str) -> str:
 
 
 def prompt_without_task(prompt: str, message: str) -> str:
-    """Return a system prompt without the section for the task in this first message."""
+    """Remove the task section, which repeats this first message, from a system prompt."""
     task = message.removeprefix(first_message("")).replace("\r\n", "\n")
     return prompt.removesuffix(task_section(task).rstrip("\n")).strip("\n")
 

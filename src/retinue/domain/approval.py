@@ -59,9 +59,9 @@ class NamedFile(Struct, frozen=True, kw_only=True):
     """
 
     path: str
-    """Its real path, with invisible characters shown."""
+    """The file's real path, with invisible characters shown."""
     sha256: str
-    """Hash of its first MAX_COMPARED_BYTES bytes."""
+    """Hash of the file's first MAX_COMPARED_BYTES bytes."""
     size: int
 
 

@@ -117,7 +117,7 @@ class OperatorPolicy(Struct, frozen=True, kw_only=True):
     retinue_paths: Globs = ()
     """Retinue's own home and configuration folders."""
     ceiling: Ceiling = Ceiling(set_by=OPERATOR)
-    """Its paths may be relative to each session's workspace."""
+    """The paths of this ceiling may be relative to each session's workspace."""
 
 
 def parse_ceiling(fields: Mapping[str, Any] | None, *, set_by: str, root: str) -> Ceiling:

@@ -40,7 +40,7 @@ class Event(Struct, frozen=True, kw_only=True):
     seq: int = 0
     """Ledger number of a durable event; for a live one, the last durable number known."""
     live_seq: int = 0
-    """Number of a live event within its run, counted while anyone listens; 0 for a durable event."""
+    """Number of a live event within its run, counted while a listener is registered; 0 for a durable event."""
     data: dict[str, Any] = field(default_factory=dict[str, Any])
 
 

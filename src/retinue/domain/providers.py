@@ -59,9 +59,9 @@ class ProviderSpec(Struct, frozen=True, kw_only=True):
     model_pattern: str = ""
     """Pattern that identifies this provider's models when their name has no provider prefix."""
     default_model_name: str = ""
-    """Used if no model is configured and this one can be used."""
+    """Model used if none is configured and this one is available."""
     is_demo: bool = False
-    """Its models are only for demonstrations."""
+    """The provider's models are only for demonstrations."""
     api: ModelApi | None = None
     cli_agent: CliAgentKind | None = None
 

@@ -79,8 +79,8 @@ def select_approvals(
 def _select_statement(is_given: tuple[bool, ...], state: str | None) -> str:
     """Build the statement.
 
-    Many approvals may be pending at once while few belong to one run; the query planner cannot know that, so
-    the index is named.
+    Many approvals may be pending at once while few belong to one run; the query planner does not detect
+    that, so the index is named.
     """
     all_conditions = ("run=?", "call=?", "id >= ?", "id < ?")
     conditions = [term for term, given in zip(all_conditions, is_given, strict=True) if given]

@@ -2,8 +2,8 @@
 
 Steps are collected, run on the event loop and committed together. The statements of a step touch memory only
 and take microseconds, so they run on the loop's own thread: in another thread, each would wait for the
-interpreter lock while the loop is busy. What may block (the fsync of a commit, opening the file) runs in one
-writer thread, and the next steps collect meanwhile. When steps arrive one at a time there is nothing to
+interpreter lock while the loop is busy. Blocking operations (the fsync of a commit, opening the file) run in
+one writer thread while further steps are queued. When steps arrive one at a time there is nothing to
 collect, so each is run and committed at once on the loop.
 """
 

@@ -225,7 +225,7 @@ def _select_statement(
 
 
 def _index_for(is_given: tuple[bool, ...]) -> str:
-    """Return the index to use; the query planner cannot know that few of all runs are live."""
+    """Return the index to use; the query planner does not detect that few of all runs are live."""
     if is_given[_DUE]:
         return "runs_by_wake"
     return _PARENT_INDEX if is_given[_PARENT] and not is_given[_SESSION] else "runs_live"

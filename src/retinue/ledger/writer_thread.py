@@ -40,5 +40,5 @@ class WriterThread:
             try:
                 loop.call_soon_threadsafe(on_done, value, error)
             except RuntimeError:
-                # The loop is closed: there is nobody to report to.
+                # The loop is closed: no caller is left to notify.
                 return

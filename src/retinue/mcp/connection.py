@@ -115,9 +115,9 @@ class McpConnection:
     async def _request_timeout(self) -> AsyncGenerator[list[str]]:
         """Apply the server's timeout to the block.
 
-        Text added to the yielded list is appended to the error message. On a timeout, a server process of
-        ours is ended, and the next call starts it again. A remote server may be busy with other clients and
-        is left alone.
+        Text added to the yielded list is appended to the error message. On a timeout, a server process
+        that Retinue started is ended, and the next call starts it again. A remote server may be busy with
+        other clients and is left alone.
         """
         timeout_s, error_details = self._server.timeout_seconds, list[str]()
         try:

@@ -60,7 +60,7 @@ class McpPinStore:
     def mark_changed(self, server: str, pin: PinnedTool, new_hash: str) -> None:
         """Record that a tool no longer matches its pin; it is refused until a person reviews it.
 
-        A pin that somebody replaced meanwhile stays as it is.
+        Concurrently replaced pins are kept.
         """
         if self.for_server(server).get(pin.tool.name) != pin:
             return

@@ -32,7 +32,7 @@ class ProviderSettings(Protocol):
 
     @property
     def providers(self) -> Mapping[str, ServerSettings]:
-        """Return the servers of the providers that have one, by the provider's name."""
+        """Model servers by provider name; providers without a server are omitted."""
         ...
 
     @property

@@ -307,8 +307,8 @@ class _CompletionReader:
     def _find_or_start_call(self, fragment: _ToolCallPart, name: str) -> PartialToolCall:
         """Return the tool call that a fragment belongs to, starting a new one if needed.
 
-        The index decides, or else the id. Without them, or with one used twice, a name that arrives after
-        arguments have begun starts the next call.
+        Match by index, then by id. If both are missing or an id is reused, a name that arrives after arguments
+        starts the next call.
         """
         calls = self._builder.tool_calls
         last = calls[-1] if calls else None

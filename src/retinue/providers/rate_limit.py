@@ -21,7 +21,7 @@ class RateLimitGate:
         self._waiters: list[asyncio.Future[None]] = []
 
     def try_enter(self) -> "RateLimitPermit | None":
-        """Return a pass, or None if the caller has to await `wait_for_change` first."""
+        """Return a permit, or None if the caller has to await `wait_for_change` first."""
         if not self.is_closed:
             return RateLimitPermit(self)
         if self._probe is not None or asyncio.get_running_loop().time() < self.closed_until:
@@ -74,7 +74,7 @@ class RateLimitGate:
 
 
 class RateLimitPermit:
-    """The pass of one attempt, with the gate's state at the time it was issued."""
+    """The permit of one attempt, with the gate's state at the time it was issued."""
 
     __slots__ = ("_gate", "gate_version")
 

@@ -13,7 +13,7 @@ from retinue.providers.message_order import Exchange, split_exchanges
 
 _ENCODER = msgspec.json.Encoder()
 _CHUNK_SIZE = 256 * 1024
-"""Approximate size of the stored chunks, so that appending never copies the whole history."""
+"""Target chunk size. History is stored in chunks so that appending does not copy it."""
 
 _CACHED_HEADS = 8
 _CLOSING = b"]}"

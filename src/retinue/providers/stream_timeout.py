@@ -10,7 +10,7 @@ from retinue.domain.run import Reason
 from retinue.providers.errors import ProviderError
 
 KEEPALIVE = ReplyDelta()
-"""Bytes were sent or received that are not part of a reply yet: the connection is alive.
+"""Passed when bytes that are not part of a reply were sent or received: the connection is alive.
 
 Compared by identity, not by equality.
 """

@@ -23,7 +23,7 @@ TOTAL_TRIAL_SECONDS = 15.0
 async def resume_orphaned_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:
     """Resume interrupted runs: suspects one by one, each with a short head start, then all others at once.
 
-    If a run crashes the process again, only runs that were tried before run beside it.
+    If a run crashes the process again, only runs that were tried before it are running.
     """
     suspects = order_suspects([run for run in runs if run.attempts >= SUSPECT_ATTEMPTS])
     seconds = min(SUSPECT_TRIAL_SECONDS, TOTAL_TRIAL_SECONDS / max(1, len(suspects)))

@@ -125,7 +125,7 @@ async def _compile_plan(
         other_agents=other_agents(session.agent, startable),
         delegation_tools=[tool.spec.name for tool in visible if _is_delegation_tool(tool)],
     )
-    # In its own top-level session an agent has its own prompt, whoever requested the run.
+    # In its own top-level session an agent has its own prompt, regardless of the requester.
     system = assemble_prompt(inputs.agent, prompt_parts, depth=int(session.depth > 0))
     plan = RunPlan(
         agent=inputs.agent, scope=scope, scope_hash=scope.hash, tools=tools, system=system, model=inputs.model

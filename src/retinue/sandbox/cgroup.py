@@ -24,8 +24,8 @@ JOIN_SCRIPT = (
 )
 """Shell script that joins the group and then becomes the program.
 
-With cgroup v1, a single thread that moves itself waits for nobody; moving a process waits 13 ms for all
-others of the machine.
+With cgroup v1, a single thread that moves itself does not wait; moving a process waits 13 ms for all other
+processes of the machine.
 """
 
 

@@ -27,17 +27,17 @@ _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 _UNSCANNED_KINDS = (PathKind.FOLDER, PathKind.UNREADABLE)
 """Kinds of folders that the scan did not enter."""
 _ALWAYS_CLOSED_KINDS = (PathKind.PIPE, PathKind.UNREADABLE)
-"""Kinds that count whatever the scope says."""
+"""Kinds that are closed regardless of the scope."""
 _MSGSPEC_LOCK = threading.Lock()
 """Serialises the first use of msgspec for a class.
 
-Commands start in several threads. msgspec inspects a class when it first meets it, and a thread that meets
-the class meanwhile crashes the whole process.
+Commands start in several threads. msgspec inspects a class on first use; a concurrent first use in another
+thread crashes the process.
 """
 
 
 class CommandRecord(Struct, frozen=True, kw_only=True):
-    """Record of one command, locked while the process lives that has to clean up after it."""
+    """Record of one command, locked while the process responsible for cleanup is alive."""
 
     snapshot: FileSnapshot
     path: str = ""
@@ -130,8 +130,8 @@ def _clean_up_record(path: str, fd: int) -> tuple[FileSnapshot | None, tuple[str
 def _without_newer_paths(snapshot: FileSnapshot, others: Iterable[FileSnapshot]) -> FileSnapshot:
     """Remove newer paths from a snapshot.
 
-    Newer are paths that did not exist when another command, still running or killed, started; and paths that
-    are gone again because a command that has just ended cleaned them up.
+    Newer paths are those that did not exist when another command, still running or killed, started; and those
+    that are gone again because a command that has just ended cleaned them up.
     """
     newer = {path for path in snapshot.closed_paths if not os.path.lexists(path)}
     for other in others:

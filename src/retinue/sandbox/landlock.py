@@ -122,7 +122,7 @@ def launcher_command(
 
 
 def minimal_environment(*, home: str, tmp: str) -> dict[str, str]:
-    """Return a complete environment, the same for everyone: nothing of ours is inherited."""
+    """Return a complete environment, the same for every user: no variables of this process are inherited."""
     variables = {
         "PATH": DEFAULT_PATH,
         "HOME": home,

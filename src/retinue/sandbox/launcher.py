@@ -1,6 +1,6 @@
 """Launcher for commands without bubblewrap: restrict, run, then end all their processes.
 
-Runs as a separate program and imports nothing of ours, so that it can run by itself.
+Runs as a separate program and imports no Retinue modules, so that it can run by itself.
 """
 
 import ctypes

@@ -342,7 +342,7 @@ def _hard_link_mounts(scope: Scope, trees: tuple[str, ...], scan: ScanResult) ->
 def _workspace_parent_mount(scope: Scope, mounts: list[Mount]) -> Iterator[Mount]:
     """Mount an empty parent for a workspace below /tmp of which only parts are visible.
 
-    Without it, a file written beside those parts would appear to be in the workspace but land in the agent's
+    Without it, a file written next to those parts would appear to be in the workspace but land in the agent's
     private /tmp.
     """
     root = os.path.realpath(scope.root)

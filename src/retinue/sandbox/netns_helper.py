@@ -1,6 +1,6 @@
 """Open listening sockets in the network namespace of a sandbox, and pass them to the parent.
 
-Runs as a separate program and imports nothing of ours, so that it can run by itself.
+Runs as a separate program and imports no Retinue modules, so that it can run by itself.
 """
 
 import ctypes

@@ -10,8 +10,8 @@ _FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def open_folder(path: str, trees: tuple[str, ...]) -> int:
     """Open a folder that is one of the trees or inside one.
 
-    Folders of ours on the way that deny access get their owner rights back. Each is opened from its parent,
-    because other processes may be moving folders meanwhile.
+    Restore owner permissions on inaccessible parent folders that this user owns. Each folder is opened from
+    its parent, because other processes may be moving folders meanwhile.
     """
     tree = max((each for each in trees if path == each or path.startswith(f"{each}/")), key=len)
     folder = os.open(tree, _FOLDER_FLAGS)

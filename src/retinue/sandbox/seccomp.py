@@ -52,7 +52,7 @@ out. Calls by which a process can only restrict itself further (prctl, seccomp) 
 """
 
 _UNSUPPORTED_SYSCALLS = {"clone3": (435, 435), "openat2": (437, 437)}
-"""Their arguments are in memory, where no filter can look: programs fall back to the older call."""
+"""System calls whose arguments are in memory, which no filter can read: programs fall back to the older call."""
 
 _CHMOD_SYSCALLS = {"chmod": (90, None, 1), "fchmod": (91, 52, 1), "fchmodat": (268, 53, 2), "fchmodat2": (452, 452, 2),
           "creat": (85, None, 1)}  # fmt: skip

@@ -42,7 +42,7 @@ BROWSER_CALLER = ApiCaller(rights=WEB_USER_PERMISSIONS)
 class Authenticator:
     """Authenticate callers by secrets derived from the token in `<home>/token`.
 
-    Replacing or removing that file locks everybody out at once. A cookie also needs its row in the token
+    Replacing or removing that file invalidates all sessions immediately. A cookie also needs its row in the token
     store: removing the row ends that browser's session.
     """
 

@@ -36,7 +36,7 @@ MAX_PAUSES = 10
 MAX_PENDING_EVENTS = 16_384
 """Maximum number of pending events while the ledger is unreadable.
 
-Beyond it all streams are cut off and must resume.
+If the limit is exceeded, all streams are closed and must reconnect.
 """
 
 MERGEABLE_KINDS = ("text.delta", "thinking.delta")
@@ -121,7 +121,7 @@ class EventBroadcaster:
             self._live_counts.clear()
 
     async def read_backlog(self, stream: EventQueue) -> bytes:
-        """Return the next chunk of backlog that the stream wants; empty when there is no more.
+        """Return the next chunk of backlog that the stream subscribes to; empty when there is no more.
 
         The stream's position moves with it, so that a client that is cut off in between resumes from there.
         """
@@ -225,9 +225,9 @@ class EventBroadcaster:
             await self._deliver(event)
 
     async def _broadcast_from_ledger(self, *, until_seq: int | None) -> None:
-        """Broadcast the ledger's events after the cursor, up to a number if one is given.
+        """Broadcast the ledger's events after the cursor, up to `until_seq` if it is given.
 
-        Without one, stop as soon as a local event is pending: deltas that precede the end of a run would
+        Without `until_seq`, stop as soon as a local event is pending: deltas that precede the end of a run would
         otherwise be sent after it.
         """
         while until_seq is None or self._cursor < until_seq:
@@ -244,7 +244,7 @@ class EventBroadcaster:
             await self._pause_for_readers()
 
     async def _deliver(self, event: Event) -> None:
-        """Add an event to the groups that want it.
+        """Add an event to the groups that subscribe to it.
 
         Cursor and batches change together, without an await in between, so that a new stream sees both before
         or both after.

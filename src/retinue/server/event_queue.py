@@ -11,7 +11,7 @@ from retinue.domain.event import Event
 ALL_DELTAS = "all"
 NO_DELTAS = "none"
 AUTHORIZED_STATE_KEY = "is_authorized"
-"""Key in the request scope's state: a function that tells if the API key is still valid."""
+"""Key in the request scope's state: a predicate: whether the API key is still valid."""
 DELTA_KINDS = frozenset({"text.delta", "thinking.delta", "text.discarded"})
 
 MAX_QUEUED_EVENTS = 1024
@@ -31,7 +31,7 @@ class EventFilter(Struct, frozen=True, kw_only=True):
     """Whose text deltas to send: `all`, `none`, or those of a session id."""
 
     def matches(self, event: Event, session_ids: Collection[str]) -> bool:
-        """Return whether the stream wants an event.
+        """Return whether the stream accepts an event.
 
         `session_ids`: the sessions of the event's run and of its ancestors.
         """

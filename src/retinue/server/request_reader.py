@@ -9,8 +9,8 @@ from retinue.server.error_responses import HttpError
 class RequestReader:
     """Parses, checks and rewrites the requests of one connection.
 
-    What is passed on is written anew from the parsed parts, so the parser behind it cannot understand a
-    request differently. Requests are read one at a time: a pipelined request is ignored, as HTTP allows.
+    Requests are re-serialised from the parsed parts, so the downstream parser cannot interpret them
+    differently. Requests are read one at a time: a pipelined request is ignored, as HTTP allows.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:

@@ -14,7 +14,7 @@ SECURITY_HEADERS: tuple[Header, ...] = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""None of them allows another origin."""
+"""Headers that allow no other origin."""
 NO_STORE_HEADER: Header = (b"cache-control", b"no-store")
 COMMON_RESPONSE_HEADERS: tuple[Header, ...] = (*SECURITY_HEADERS, NO_STORE_HEADER)
-"""Added to each response, unless it sets the same header itself."""
+"""Headers added to each response that does not set them itself."""

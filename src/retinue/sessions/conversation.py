@@ -315,7 +315,10 @@ class FileConversation:
         return list(missing.values())
 
     def _read_earlier(self, run_id: str) -> list[Entry]:
-        """Read a run's entries before the window and mark them as present, so that none is added again."""
+        """Read a run's entries before the window.
+
+        After this call, `append` skips these entries.
+        """
         with _WriteLock(self):
             found = [
                 entry

@@ -149,7 +149,7 @@ def _ensure_folder(folder: str) -> None:
 
 
 def _build_in_staging(session: Session, root: str, parent_folder: str, preset: str) -> NewSessionFolder:
-    """Build in the shared staging folder, or beside the target if that is another file system.
+    """Build in the shared staging folder, or next to the target if that is another file system.
 
     A crash leaves the half-built folder where the sweep finds it.
     """

@@ -31,6 +31,7 @@ trace.
 _MIN_CHANGED = 64
 """Fewer changed folders are read faster than the cache file is written."""
 _SAVE_RATIO = 64
+"""The cache is saved if the number of listed folders, divided by that of changed folders, is at most this."""
 
 
 class PathStamp(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -69,7 +69,7 @@ class SessionFile:
         """Device and inode of the file while it is open for writing."""
 
     def open(self, torn_name: str) -> tuple[ParsedTranscript, str | None]:
-        """Read the file; cut off a torn tail and keep it beside the file under the returned path."""
+        """Read the file; cut off a torn tail and keep it next to the file under the returned path."""
         if self._is_new_and_empty():
             return ParsedTranscript(), None
         torn_offset, parsed = self._read_stable(self._read_unless_torn)

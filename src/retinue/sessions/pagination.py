@@ -28,7 +28,7 @@ class PageRequest(Struct, frozen=True, kw_only=True):
     """A request for some entries of a conversation.
 
     At most one of `before`, `after` and `around` is the id of an entry, and `limit` counts from that entry.
-    Without one it counts from the end.
+    Without any of the three, `limit` counts from the end.
     """
 
     limit: int
@@ -180,7 +180,7 @@ def _chunk_before(fd: int, end_offset: int, end: int) -> Chunk:
 
 
 def _search_backwards(fd: int, end: int, entry_id: str, *, within_bytes: int | None) -> int | None:
-    """Find the last entry with this id, from the end; most of a long file is only searched for bytes."""
+    """Find the last entry with this id, from the end; most of a long file is searched as bytes without parsing."""
     needle = f"={quote_value(entry_id.removesuffix(RESULT_ID_SUFFIX))}".encode()
     for chunk in _chunks_backwards(fd, end, end):
         if within_bytes is not None and end - chunk.offset - len(chunk.data) > within_bytes:

@@ -1,4 +1,4 @@
-"""Thinking blocks that a provider wants back unchanged, stored beside session.md to keep it readable."""
+"""Thinking blocks that a provider requires unchanged, stored next to session.md to keep it readable."""
 
 # Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH118
@@ -67,7 +67,7 @@ def restore_thinking_blocks(
 def _find_blocks(lines: Iterator[bytes], wanted_ids: set[str]) -> Mapping[str, tuple[str, ...]]:
     """Find the blocks of the wanted entries in lines read backwards.
 
-    Of several lines for one entry the last in the file counts; reading stops when all are found.
+    If an entry has several lines, the last one is used. Reading stops when all entries are found.
     """
     found: dict[str, tuple[str, ...]] = {}
     for line in lines:

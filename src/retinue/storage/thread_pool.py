@@ -172,7 +172,7 @@ class DiskThreadPool:
             self._post_result(future, result, error)
 
     def _run_unless_closed(self, func: Callable[[], Any]) -> Any:
-        """Run a job, or raise Failed if the pool is closed, so that its caller does not believe it has run."""
+        """Run a job, or raise Failed if the pool is closed, so that the caller does not treat it as executed."""
         if self._closed:
             raise Failed(_CLOSED_MESSAGE)
         return func()

@@ -38,7 +38,7 @@ class ExtractedKey(Struct, frozen=True, kw_only=True):
     """A key extracted from a nested map."""
 
     key: str
-    """Its name among the definition's keys: a spelling that is not used yet."""
+    """Name of the key among the definition's keys: a spelling that is not used yet."""
     parent_key: str
     inner_key: str
     value: Any

@@ -177,7 +177,7 @@ class RunTree:
 def _merge_row(known: RunNode, row: RunNode) -> RunNode:
     """Merge a ledger row into a node.
 
-    Events know the current activity; the row knows the task and changes by other processes.
+    Events contain the current activity; the row contains the task and changes by other processes.
     """
     return replace(
         known,

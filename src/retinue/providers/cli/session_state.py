@@ -37,7 +37,7 @@ class ResumePlan(Struct, frozen=True, kw_only=True):
 
 
 def plan_resume(entries: Sequence[Entry], location: StateLocation) -> ResumePlan:
-    """Plan to resume the program's own session if the transcript still has everything the program knew."""
+    """Plan to resume the program's own session if the transcript still contains the state the program has."""
     last_reply = _last_reply_index(entries)
     new_entries = entries[last_reply + 1 :]
     if last_reply >= 0 and (conversation_id := _find_conversation_id(entries[: last_reply + 1], location)):
@@ -65,7 +65,7 @@ def encode_session_state(
 ) -> str:
     """Encode the state stored with a reply.
 
-    It holds the conversation id and a hash of everything the program knew. `reply_texts` are the texts of the
+    It contains the conversation id and a hash of the state the program has. `reply_texts` are the texts of the
     reply as stored in the transcript.
     """
     first_id = entries[0].id if entries else ""
@@ -117,7 +117,7 @@ def _decode_session_state(text: str) -> dict[str, Any]:
 def _hashed_texts(entries: Sequence[Entry]) -> Iterator[str]:
     """Yield the texts of messages and notices.
 
-    Calls are left out: the program knows its own calls better than the transcript.
+    Calls are left out: the program's own state records them in more detail than the transcript.
     """
     for entry in entries:
         if isinstance(entry, Message):

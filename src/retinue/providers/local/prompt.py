@@ -11,9 +11,9 @@ from retinue.domain.system_prompt import SUBAGENT_PREAMBLE, first_message
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 
 MAX_PROMPT_BYTES = 2400
-"""Bytes of a conversation in a prompt.
+"""Maximum bytes of conversation in a prompt.
 
-More takes the model minutes to read and is not understood better.
+Longer prompts take minutes to process and do not improve the answer.
 """
 MAX_SYSTEM_BYTES = 240
 MAX_REQUEST_BYTES = 800
@@ -103,13 +103,12 @@ class Prompt(Struct, frozen=True, kw_only=True):
 
     text: str
     shared_prefix: str
-    """The beginning it shares with other prompts."""
+    """The beginning that this prompt shares with other prompts."""
     stop_strings: tuple[str, ...]
     repeat_penalty: float
     """Penalty for repeated words.
 
-    Without it, a model this small repeats itself in free text; with it, it departs from the results it should
-    report.
+    A small model repeats itself without the penalty, and deviates from the results it reports with it.
     """
     omitted_chars: int
     """Characters of the conversation left out of the prompt."""

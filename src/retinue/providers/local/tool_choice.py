@@ -24,7 +24,7 @@ EXAMPLES_PER_WORD = 3
 QueryLogprobs = Callable[[str, str], Awaitable[Mapping[str, float]]]
 """Query the log probabilities of the next token after the second text.
 
-The first text is its beginning, shared with other prompts.
+The first text is the prompt's shared prefix.
 """
 
 QueryPrompt = Callable[[str], Awaitable[Mapping[str, float]]]

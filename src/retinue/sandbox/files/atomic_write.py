@@ -82,8 +82,8 @@ def replace_file(folder: int, file_name: str, data: bytes, *, expected: bytes | 
 def _write_new_file(folder: int, name: str, data: bytes, before: os.stat_result | None) -> None:
     """Write a new file.
 
-    A new file gets the user's default permissions. One that replaces another gets that file's, and meanwhile
-    is readable by nobody else.
+    A new file gets the user's default permissions. A replacement gets the mode of the file it replaces; until
+    then only the owner can read it.
     """
     fd = os.open(name, _CREATE_FLAGS, 0o666 if before is None else 0o600, dir_fd=folder)
     try:

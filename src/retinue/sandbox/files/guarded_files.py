@@ -51,7 +51,7 @@ SHARED_FILE_PATTERNS: Globs = (
 """Folders in which installers create hard links on purpose: files there may be read."""
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""Never waits for the other end of a pipe, never takes a terminal."""
+"""Opening never blocks on a pipe and never acquires a controlling terminal."""
 
 _DANGLING_LINK = "it contains a symbolic link to a missing target, and files are not created through links"
 _SUGGEST_AMONG = 2_000
@@ -59,7 +59,7 @@ _CHUNK_BYTES = 1_000_000
 
 
 class OpenFile(Struct, frozen=True):
-    """An open file or folder, and its name as the rules know it."""
+    """An open file or folder, and its name as used in rules."""
 
     fd: int
     name: str
@@ -78,7 +78,7 @@ class WriteTarget(Struct, frozen=True, kw_only=True):
     missing_folders: tuple[str, ...]
     file_name: str
     name: str
-    """The whole path, as the rules know it."""
+    """The whole path, as used in rules."""
 
 
 class GuardedFiles(Struct, frozen=True):

@@ -69,7 +69,7 @@ def _hard_linked_files(folder: str, names: list[str]) -> list[tuple[str, os.stat
     """Return the files with several names.
 
     Links are not followed. Each file is checked by its short name, which costs less than its path from the
-    root. What cannot be reached is hidden from a command anyway.
+    root. Unreachable files are hidden from a command anyway.
     """
     found: list[tuple[str, os.stat_result]] = []
     try:

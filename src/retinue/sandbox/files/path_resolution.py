@@ -65,7 +65,7 @@ def scope_for_name(scope: Scope, name: str, *, is_private_tmp: bool) -> Scope:
 
 
 def open_path(start: LookupStart, opener: Opener, flags: int) -> tuple[int, str | None]:
-    """Open a path; return its descriptor, and its name as the agent and its rules know it."""
+    """Open a path; return its descriptor, and its name as used by the agent and in rules."""
     folder = open_start_folder(start)
     try:
         fd = open_below(opener, folder, start.components, flags)

@@ -45,7 +45,7 @@ def lookup_root(scope: Scope, parts: tuple[str, ...], access: FileAccess = "read
     """Return the folder in which a lookup starts, or None.
 
     It is the workspace if the path stays below it as text, else the longest folder that a pattern names
-    around it. What is opened from there is judged by its real name.
+    around it. Opened files are checked by their real path.
     """
     root = path_components(scope.root)
     if _stays_below(parts, root):

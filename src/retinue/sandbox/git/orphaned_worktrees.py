@@ -20,7 +20,7 @@ _MAX_PATH_BYTES = 4096
 class UnclaimedWorktrees(Struct, frozen=True, kw_only=True):
     """Records of worktrees that no session refers to yet.
 
-    Each is a file in a folder of Retinue's: its name is the worktree's, its text the repository's path.
+    One file per worktree, named after it, containing the repository path.
     """
 
     folder: str

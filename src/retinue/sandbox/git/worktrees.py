@@ -41,7 +41,7 @@ administrative files for it.
 """
 
 UNCLAIMED_FOLDER = "unclaimed"
-"""Folder beside the worktrees that records those which no session may refer to yet."""
+"""Folder next to the worktrees that records those which no session may refer to yet."""
 
 _LOCK_FILE, _INITIALIZING = "locked", b"initializing"
 """Git's own marker on a worktree that is still being created."""
@@ -146,7 +146,7 @@ class Worktrees:
         return removed
 
     def containing_worktree(self, root: str) -> str | None:
-        """Return the worktree of ours that contains this folder, or None."""
+        """Return the Retinue worktree that contains this folder, or None."""
         base = os.path.realpath(self.folder)
         name = os.path.relpath(root, base).split("/")[0]
         return None if name in ("", ".", "..") else os.path.join(base, name)

@@ -35,7 +35,7 @@ MESSAGE_ERROR_CODES = {
     "failed": "agent_message_failed",
     "unreadable": "agent_message_failed",
 }
-"""Error codes that `agents_message` uses, for each error code of ours."""
+"""Error code that `agents_message` uses for each Retinue error code."""
 
 
 class EntriesQuery(RequestModel):

@@ -28,4 +28,4 @@ def compile_fast_parser(kind: MarkerKind) -> FastParser:
 FAST_PARSERS: Mapping[str, FastParser] = {
     kind.name[:2]: compile_fast_parser(kind) for kind in ENTRY_KINDS if not kind.is_rare
 }
-"""By the first two letters of the marker's kind."""
+"""Parsers by the first two letters of the marker's kind."""

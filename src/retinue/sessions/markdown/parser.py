@@ -90,7 +90,7 @@ def parse_file(
 
 
 def join_chunks(parts: Iterable[ParsedTranscript]) -> ParsedTranscript:
-    """Join consecutive chunks; the last one knows how the file ends."""
+    """Join consecutive chunks; only the last one includes the end of the file."""
     entries: list[Entry] = []
     ids_with_thinking: set[str] = set()
     last = ParsedTranscript()
@@ -121,7 +121,7 @@ class _ChunkText:
         self.chunk_offset = chunk.offset
         self.bom_bytes = 3 if not chunk.offset and text.startswith("\ufeff") else 0
         text = f"\n{text[1:] if self.bom_bytes else text}"
-        # The newline before the next marker belongs to that marker, as between two pieces.
+        # The newline before the next marker belongs to that marker.
         self.pieces = _merge_foreign_comments((text[:-1] if chunk.has_next else text).split(SEPARATOR))
         self.last_piece = -1 if chunk.has_next else len(self.pieces) - 1
         """Index of the piece that no marker follows."""

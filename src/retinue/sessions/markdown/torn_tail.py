@@ -19,7 +19,7 @@ _SECTOR_BYTES = 512
 _MARKERS_NEEDED = 3
 """Markers other than tool calls to look back at.
 
-The last may be torn; the one before tells whether a reply is complete.
+The last may be torn; the one before shows whether a reply is complete.
 """
 
 

@@ -327,7 +327,7 @@ async def agent_ask(
 
 
 async def _send_question(call: Call, agent_id: str, message: str, context: RuntimeContext) -> Run:
-    """Send the question. Of two concurrent callers one is refused, without side effects."""
+    """Send the question. If two callers are concurrent, one is refused, without side effects."""
     session = await _find_pooled_session(agent_id, call, context)
     request = _make_request(call, agent_pool.ASK_TOOL, session.agent, message, keep=True)
     request = replace(
