@@ -156,7 +156,7 @@ def test_most_functions_of_a_module_have_more_than_one_word():
     assert len(one_word) <= MAX_ONE_WORD_SHARE * len(names), sorted(set(one_word))
 
 
-def test_verbs_say_what_happens():
+def test_function_names_do_not_start_with_empty_verbs():
     names = [node.name for _, tree in modules() for node, _ in functions(tree)]
     empty = [name for name in names if name.strip("_").split("_")[0] in WORDS["empty_verbs"]]
     assert len(empty) <= MAX_EMPTY_VERB_SHARE * len(names), sorted(set(empty))

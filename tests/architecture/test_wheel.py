@@ -43,7 +43,7 @@ def test_a_wheel_contains_the_untracked_page_and_no_benchmark(clone: Path):
     assert {name for name in folders if not name.endswith(".dist-info")} == {"retinue"}
 
 
-def test_building_without_the_page_fails_and_says_what_to_run(clone: Path):
+def test_building_without_the_page_fails_and_reports_what_to_run(clone: Path):
     done = _build(clone)
 
     assert done.returncode == 1

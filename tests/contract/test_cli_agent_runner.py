@@ -262,7 +262,7 @@ async def test_a_new_turn_of_a_session_kills_the_process_of_the_old_turn(runner:
         await old_turn
 
 
-async def test_the_error_for_a_missing_program_says_how_to_install_it(runner: RunnerFixture):
+async def test_the_error_for_a_missing_program_reports_how_to_install_it(runner: RunnerFixture):
     with pytest.raises(
         Failed, match=r"claude is not installed or not on the PATH. Install it with `npm install -g it`."
     ):

@@ -126,7 +126,7 @@ def test_a_replaced_link_is_restored_in_a_folder_that_was_made_read_only(
     assert link.readlink() == Path("dotfile"), notes
 
 
-def test_a_note_tells_the_user_about_a_closed_path_that_cannot_be_removed(
+def test_a_note_reports_a_closed_path_that_cannot_be_removed(
     shared_scope: Scope, run_in_sandbox: RunInSandbox
 ):
     """A path longer than PATH_MAX can be reached only folder by folder."""

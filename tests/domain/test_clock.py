@@ -58,7 +58,7 @@ def test_numbers_increase_whatever_the_clock_does(clock: list[int], bits: int):
     assert numbers[0] >> bits == clock[0]
 
 
-def test_numbers_never_run_out_while_the_clock_stands_still():
+def test_numbers_never_run_out_while_the_clock_does_not_advance():
     rising = IncreasingNumbers(lambda: 7, bits=34)
     numbers = [rising.next() for _ in range(100)]
     assert sorted(set(numbers)) == numbers

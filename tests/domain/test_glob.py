@@ -132,7 +132,7 @@ CASES: list[tuple[str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("pattern", "value", "expected"), CASES)
-def test_a_pattern_matches_as_the_table_says(pattern: str, value: str, expected: bool):
+def test_patterns_match_as_in_the_table(pattern: str, value: str, expected: bool):
     """Shows: T04."""
     assert matches(pattern, value) is expected
 

@@ -127,7 +127,7 @@ async def test_read_also_limits_the_size_of_its_result(use: UseTool, ws: Path):
     assert len(one) < 201_000
 
 
-async def test_read_says_when_a_file_is_larger_than_its_limit(use: UseTool, ws: Path):
+async def test_read_reports_a_file_that_is_larger_than_its_limit(use: UseTool, ws: Path):
     with (ws / "huge").open("wb") as huge:
         huge.write(b"start\n" + b"z" * 99 + b"\n")
         huge.truncate(40_000_000)
@@ -137,7 +137,7 @@ async def test_read_says_when_a_file_is_larger_than_its_limit(use: UseTool, ws: 
     assert "[the file is 20.0 MB; only its first 16.0 MB can be read]" in text
 
 
-async def test_read_describes_binary_files_and_says_which_characters_it_replaced(use: UseTool, ws: Path):
+async def test_read_describes_binary_files_and_reports_which_characters_it_replaced(use: UseTool, ws: Path):
     """Shows: U05."""
     (ws / "image").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     (ws / "blob").write_bytes(b"ab\0" + b"x" * 20_000)
@@ -191,7 +191,7 @@ src/\
     assert await use("ls", path="none/") == "[the folder is empty]"
 
 
-async def test_ls_of_a_large_folder_is_truncated_and_says_so(use: UseTool, ws: Path):
+async def test_ls_of_a_large_folder_is_truncated_with_a_notice(use: UseTool, ws: Path):
     crowd = ws / "crowd"
     crowd.mkdir()
     for number in range(ls_tool.MAX_NAMES + 5):
@@ -339,7 +339,7 @@ class ChangingFiles:
         yield FileEntry(path="", real_path="/ws", kind="cut")
 
 
-async def test_search_tools_skip_vanished_files_and_say_when_they_hit_a_limit():
+async def test_search_tools_skip_vanished_files_and_report_when_they_hit_a_limit():
     """Shows: F20."""
     call = replace(make_call(Path("/ws"), Scope()), files=ChangingFiles())
     calls: list[tuple[str, dict[str, str]]] = [

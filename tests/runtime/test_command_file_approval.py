@@ -100,7 +100,7 @@ async def test_a_file_created_or_deleted_after_the_approval_requires_another_app
         assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.DONE
 
 
-async def test_a_denial_stands_even_if_the_script_changed(
+async def test_a_denial_still_applies_if_the_script_changed(
     runtime: RuntimeFixture, shell: FakeShell, ask_options: dict[str, Any]
 ):
     write_named_file(runtime, "run.sh", "echo evil\n")

@@ -152,7 +152,7 @@ async def test_cancelling_a_run_that_another_process_resumed_stops_its_execution
         assert entry_texts(await process.entries(run))[-1] == "Take"
 
 
-async def test_a_waiter_learns_of_a_cancelled_run_even_when_other_runs_are_queued_before_it(
+async def test_a_waiter_is_notified_of_a_cancelled_run_even_when_other_runs_are_queued_before_it(
     runtime: RuntimeFixture,
 ):
     async with runtime.open(text_reply("never"), hold=True, limits=Limits(max_live=1)) as process:

@@ -261,7 +261,7 @@ def test_a_child_agent_has_a_delegation_tool_only_if_its_definition_names_it(
     assert list(visible_tools({"look": look}, scope)) == (["look"] if expected else [])
 
 
-def test_the_refusal_of_a_delegation_tool_says_what_the_definition_must_list():
+def test_the_refusal_of_a_delegation_tool_reports_what_the_definition_must_list():
     refused = check_tool_allowed(make_look_tool(is_delegation=True), Scope(depth=1))
     assert refused.rule == "a sub-agent's definition must list the tools that start agents"
     assert (

@@ -163,7 +163,7 @@ async def test_a_run_cancelled_twice_fails_once():
     await worker.close()
 
 
-async def test_a_run_that_another_process_wants_cancelled_is_cancelled():
+async def test_a_run_whose_cancellation_another_process_requested_is_cancelled():
     async def find_cancel_requests() -> list[str]:
         return ["a"]
 

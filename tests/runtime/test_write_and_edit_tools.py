@@ -51,7 +51,7 @@ def use(ws: Path) -> UseTool:
     return use_built_in_tool
 
 
-async def test_write_creates_or_replaces_a_file_and_says_which(use: UseTool, ws: Path):
+async def test_write_creates_or_replaces_a_file_and_reports_which(use: UseTool, ws: Path):
     assert await use("write", path="src/new.py", content="a\nb\n") == "created src/new.py: 2 lines, 4 bytes"
     assert await use("write", path="src/new.py", content="a") == "replaced src/new.py: 1 line, 1 byte"
     assert await use("write", path="empty", content="") == "created empty: 0 lines, 0 bytes"

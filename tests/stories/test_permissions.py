@@ -46,7 +46,7 @@ def preset_paths(run: Run) -> Any:
     return strict_yaml.load_yaml(preset.split("---\n")[1], "preset.md")["paths"]
 
 
-async def test_a_child_of_a_read_only_parent_cannot_write_whatever_its_preset_says(machine: UserMachine):
+async def test_a_child_of_a_read_only_parent_cannot_write_regardless_of_its_preset(machine: UserMachine):
     """Shows: T06, D009."""
     machine.write_config(approvals="auto")
     machine.write_agent("reader", "workspace: {writable: false}\n")

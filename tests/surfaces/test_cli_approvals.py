@@ -25,7 +25,7 @@ def waiting_run(cli: CliFixture) -> dict[str, Any]:
     return result.json
 
 
-def test_without_a_terminal_a_run_waits_for_approval_and_says_what_to_do(cli: CliFixture):
+def test_without_a_terminal_a_run_waits_for_approval_and_reports_what_to_do(cli: CliFixture):
     """Shows: A006, L006, T12."""
     cli.script_model([write_calls("a.txt"), "Written."])
     result = cli("run", "write it")

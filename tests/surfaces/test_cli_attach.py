@@ -212,7 +212,7 @@ def test_attach_continues_an_interrupted_run(gated_cli: CliFixture, wait_until: 
     )
 
 
-def test_attach_to_an_idle_session_says_so_and_exits(gated_cli: CliFixture):
+def test_attach_to_an_idle_session_prints_a_notice_and_exits(gated_cli: CliFixture):
     gated_cli.script_model(["Hello."])
     run = gated_cli("run", "hi", "--json").json
     result = gated_cli("attach", run["slug"])

@@ -77,7 +77,7 @@ def test_a_pipe_never_gets_discarded_text():
     assert (out.getvalue(), err.getvalue()) == ("The capital is Paris.\n", "")
 
 
-def test_a_terminal_shows_text_as_it_streams_and_says_when_it_was_discarded(
+def test_a_terminal_shows_text_as_it_streams_and_reports_when_it_was_discarded(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("NO_COLOR", "1")
@@ -159,7 +159,7 @@ def make_waiting_run(waiting_for: WaitReason, **fields: Any) -> Run:
     return replace(make_run(status=Status.WAITING, waiting_for=waiting_for), **fields)
 
 
-def test_the_status_of_a_waiting_run_says_what_it_waits_for_and_what_to_do():
+def test_the_status_of_a_waiting_run_reports_what_it_waits_for_and_what_to_do():
     assert status_sentence(make_waiting_run(WaitReason.APPROVAL)) == (
         'run R waits for an approval (see "retinue approvals list")'
     )
@@ -168,7 +168,7 @@ def test_the_status_of_a_waiting_run_says_what_it_waits_for_and_what_to_do():
     )
 
 
-def test_the_status_of_a_run_that_waits_for_children_says_what_each_of_them_waits_for():
+def test_the_status_of_a_run_that_waits_for_children_reports_what_each_of_them_waits_for():
     top = make_waiting_run(WaitReason.CHILD)
     request = replace(top.request, parent_run=top.id)
     needs_approval = make_waiting_run(

@@ -57,7 +57,7 @@ def test_pinned_sessions_are_listed_first(cli: CliFixture, first_run: dict[str, 
     assert cli("sessions", "list", "--agent", "researcher", "--json").json == []
 
 
-def test_an_empty_list_says_what_to_do_next(cli: CliFixture):
+def test_an_empty_list_reports_what_to_do_next(cli: CliFixture):
     result = cli("sessions", "list")
     assert (result.code, result.out) == (0, "")
     assert "retinue run" in result.err

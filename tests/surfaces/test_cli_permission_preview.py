@@ -18,7 +18,7 @@ def write_config(cli: CliFixture, text: str) -> None:
     (folder / "config.toml").write_text(text, encoding="utf-8")
 
 
-def test_scope_test_says_when_a_write_requires_approval(cli: CliFixture, session: str):
+def test_scope_test_reports_when_a_write_requires_approval(cli: CliFixture, session: str):
     result = cli("scope", "test", session, "write", "a.txt")
     assert (result.code, result.out.startswith("allowed, requires approval: write ")) == (0, True)
     assert cli("scope", "test", session, "write", "/tmp/a.txt").out == "allowed: write /tmp/**\n"
@@ -39,7 +39,7 @@ def test_scope_test_denies_commands_below_the_minimum_sandbox_level(cli: CliFixt
     assert (result.code, result.out) == (3, "denied: sandbox level none is below sandbox.minimum (strict)\n")
 
 
-def test_the_tool_list_says_which_tools_require_approval(cli: CliFixture):
+def test_the_tool_list_reports_which_tools_require_approval(cli: CliFixture):
     approval_by_tool = {row["name"]: row["approval"] for row in cli("tools", "list", "--json").json}
     assert (approval_by_tool["read"], approval_by_tool["write"], approval_by_tool["bash"]) == (
         "never",
@@ -81,7 +81,7 @@ def test_an_empty_list_of_permissions_is_shown_as_nothing(cli: CliFixture, sessi
         ),
     ],
 )
-def test_the_card_of_a_scope_request_says_what_adding_it_would_grant(
+def test_the_card_of_a_scope_request_reports_what_adding_it_would_grant(
     cli: CliFixture, command: str, line: str
 ):
     request = {"tool": "bash", "resource": command, "reason": "Often."}
@@ -92,7 +92,7 @@ def test_the_card_of_a_scope_request_says_what_adding_it_would_grant(
     assert [card_line for card_line in card if card_line.startswith("  add ")] == [line]
 
 
-def test_below_the_minimum_sandbox_level_bash_is_not_available_and_lists_say_why(
+def test_below_the_minimum_sandbox_level_bash_is_not_available_and_lists_report_why(
     cli: CliFixture, session: str
 ):
     """Shows: S16, S17."""
@@ -113,7 +113,7 @@ def test_below_the_minimum_sandbox_level_bash_is_not_available_and_lists_say_why
     )
 
 
-def test_the_description_of_bash_tells_the_model_what_each_sandbox_level_does(cli: CliFixture):
+def test_the_description_of_bash_lists_what_each_sandbox_level_does(cli: CliFixture):
     rows = {row["name"]: row for row in cli("tools", "list", "--json", RETINUE_SANDBOX="none").json}
     description = " ".join(rows["bash"]["description"].split())
     assert "If the sandbox is strict, the command sees only the files of your scope" in description

@@ -85,7 +85,7 @@ def test_text_after_two_dashes_is_never_an_option(cli: CliFixture):
     assert cli("run", "--settings=/etc/passwd").code == 2
 
 
-def test_run_without_a_task_says_what_is_missing(cli: CliFixture):
+def test_run_without_a_task_reports_what_is_missing(cli: CliFixture):
     cli.script_model(["Never said."])
     result = cli("run", "--json")
     assert (result.code, result.json["error"]["code"]) == (2, "usage")
@@ -120,7 +120,7 @@ def test_a_session_is_chosen_by_keyword_or_reference(cli: CliFixture):
     assert cli("send", "nobody-there", "hi").code == 7
 
 
-def test_exit_codes_tell_how_a_run_ended(cli: CliFixture):
+def test_exit_codes_report_how_a_run_ended(cli: CliFixture):
     cli.script_model([{"text": "Too late.", "delay": 20}])
     timed_out = cli("run", "--timeout", "0.2", "--json", "hurry")
     assert (timed_out.code, timed_out.json["status"]) == (4, "timed_out")

@@ -128,7 +128,9 @@ def test_an_approval_is_asked_for_on_the_terminal(
     ]
 
 
-def test_a_card_answered_elsewhere_says_so(cli: CliFixture, start_optional_daemon: StartOptionalDaemon):
+def test_a_card_answered_elsewhere_prints_a_notice(
+    cli: CliFixture, start_optional_daemon: StartOptionalDaemon
+):
     cli.script_model([WRITE, "Written."])
     start_optional_daemon(cli)
     screen = cli.open_terminal("run", "write", **PLAIN)

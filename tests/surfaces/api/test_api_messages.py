@@ -323,7 +323,7 @@ async def test_messages_to_a_session_that_waits_for_an_approval_are_queued(api: 
         (("ask_user", {"question": "Which colour?"}), "Which colour?"),
     ],
 )
-async def test_a_waiting_client_learns_at_once_what_a_child_agent_needs_from_a_person(
+async def test_a_waiting_client_is_notified_at_once_of_what_a_child_agent_needs_from_a_person(
     api: OpenApi, call: tuple[str, dict[str, Any]], expected_text: str
 ):
     delegate_call = ("PersistentAgent", {"preset": "worker", "description": "do it", "prompt": "Do it."})

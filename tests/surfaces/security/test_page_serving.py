@@ -212,7 +212,7 @@ async def test_only_the_files_of_the_page_are_served(open_server: OpenServer, st
         assert (response.status, response.code) == (404, "not_found")
 
 
-async def test_a_page_that_was_not_built_says_how_to_build_it(open_server: OpenServer, tmp_path: Path):
+async def test_a_page_that_was_not_built_reports_how_to_build_it(open_server: OpenServer, tmp_path: Path):
     async with open_server(static=tmp_path / "nothing") as client:
         response = await asyncio.to_thread(client.request_as_owner, "GET", "/")
         assert (response.status, b"scripts/page" in response.body) == (503, True)
