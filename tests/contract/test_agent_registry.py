@@ -200,7 +200,7 @@ def test_fields_are_merged_and_each_records_its_source(tmp_path: Path):
         None,
     )
     assert definition.agent.triggers.slash == ("/o",)
-    assert definition.agent.prompt.startswith("You are asked when somebody is stuck")
+    assert definition.agent.prompt.startswith("You are asked when another agent is stuck")
     assert definition.agent.roles == (Role.SUBTASK,)
     assert {
         key: definition.sources[key] for key in ("model", "temperature", "tool_allow", "prompt", "roles")

@@ -108,7 +108,7 @@ async def test_runs_of_an_agent_record_whether_a_command_a_key_or_a_tool_started
     spawn_call = ("spawn_subagent", {"agentId": "oracle", "prompt": "Think.", "capability": "subtask"})
 
     def model(request: CapturedRequest) -> FakeResponse:
-        if "You are asked when somebody is stuck" in request.messages[0]["content"]:
+        if "You are asked when another agent is stuck" in request.messages[0]["content"]:
             return text_reply("The cause is the clock.")
         return text_reply("Received.") if request.reply_count else tool_call_reply(spawn_call)
 
