@@ -32,48 +32,23 @@ class Invariant(StrEnum):
     """Counts of violations; each must be 0. The values are keys of the JSON report."""
 
     ENTRIES_LOST = "acknowledged entries lost"
-    TURNS_REPEATED = "answered model calls asked again"
-    EFFECTS_REPEATED = "effects repeated"
-    EFFECTS_MISREPORTED = "effects told and not done, or done and not told"
-    ANNOUNCEMENTS_WRONG = "announcements lost or doubled"
+    TURNS_REPEATED = "answered model calls repeated"
+    EFFECTS_REPEATED = "side effects repeated"
+    EFFECTS_MISREPORTED = "side effects misreported"
+    ANNOUNCEMENTS_WRONG = "announcements lost or duplicated"
     CHILDREN_DUPLICATED = "children started twice"
-    RUNS_NOT_TERMINAL = "runs not terminal"
+    RUNS_NOT_TERMINAL = "runs left unfinished"
     SESSIONS_UNREADABLE = "sessions unreadable"
-    FOLDERS_INCOMPLETE = "half folders listed"
-    INTERNAL_ERRORS = "commands that ended with a defect"
-
-    @property
-    def label(self) -> str:
-        return _LABELS[self]
+    FOLDERS_INCOMPLETE = "session folders incomplete"
+    INTERNAL_ERRORS = "commands with internal errors"
 
 
 class Statistic(StrEnum):
     """Other counts, which may have any value. The values are keys of the JSON report."""
 
-    IN_FLIGHT_REPEATED = "model calls in flight at a fault, asked again"
-    UNKNOWN_OUTCOMES = "unknown outcomes, told as such"
-    RUNS_NOT_DONE = "runs that ended otherwise than done"
-
-    @property
-    def label(self) -> str:
-        return _LABELS[self]
-
-
-_LABELS: Mapping[Invariant | Statistic, str] = {
-    Invariant.ENTRIES_LOST: "acknowledged entries lost",
-    Invariant.TURNS_REPEATED: "answered model calls repeated",
-    Invariant.EFFECTS_REPEATED: "side effects repeated",
-    Invariant.EFFECTS_MISREPORTED: "side effects misreported",
-    Invariant.ANNOUNCEMENTS_WRONG: "announcements lost or duplicated",
-    Invariant.CHILDREN_DUPLICATED: "children started twice",
-    Invariant.RUNS_NOT_TERMINAL: "runs left unfinished",
-    Invariant.SESSIONS_UNREADABLE: "sessions unreadable",
-    Invariant.FOLDERS_INCOMPLETE: "session folders incomplete",
-    Invariant.INTERNAL_ERRORS: "commands with internal errors",
-    Statistic.IN_FLIGHT_REPEATED: "unanswered model calls repeated",
-    Statistic.UNKNOWN_OUTCOMES: "tool calls with unknown outcome",
-    Statistic.RUNS_NOT_DONE: "runs that failed",
-}
+    IN_FLIGHT_REPEATED = "unanswered model calls repeated"
+    UNKNOWN_OUTCOMES = "tool calls with unknown outcome"
+    RUNS_NOT_DONE = "runs that failed"
 
 
 @dataclass(slots=True)

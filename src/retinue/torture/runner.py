@@ -199,7 +199,7 @@ class TortureRunner:
     def _record_report(self, part: PartResult, report: InvariantReport, label: str, name: str) -> None:
         part.report.merge_report(report)
         messages = [
-            f"{label}: {invariant.label}: {each}"
+            f"{label}: {invariant}: {each}"
             for invariant, details in report.violations.items()
             for each in details
         ]
@@ -232,10 +232,10 @@ def result_table(parts: Sequence[PartResult]) -> list[tuple[str, list[str]]]:
     """Return a row for each figure, with a column for each part."""
     rows: list[tuple[str, list[str]]] = [("faults", [str(part.faults) for part in parts])]
     rows += [
-        (invariant.label, [str(len(part.report.violations.get(invariant, ()))) for part in parts])
+        (str(invariant), [str(len(part.report.violations.get(invariant, ()))) for part in parts])
         for invariant in Invariant
     ]
-    rows += [(count.label, [str(part.report.counts[count]) for part in parts]) for count in Statistic]
+    rows += [(str(count), [str(part.report.counts[count]) for part in parts]) for count in Statistic]
     part_rows = [part.as_json() for part in parts]
     labels = {"resume_median_s": "seconds to resume, median", "resume_worst_s": "seconds to resume, worst"}
     labels |= {"all_ended_s": "seconds until all runs ended"}
@@ -258,7 +258,7 @@ def summary_sentence(parts: Sequence[PartResult], today: date) -> str:
         if resume_times
         else ""
     )
-    invariant_counts = ", ".join(f"{count} {invariant.label}" for invariant, count in counts)
+    invariant_counts = ", ".join(f"{count} {invariant}" for invariant, count in counts)
     return f"{today.isoformat()}: {', '.join(descriptions)}: {invariant_counts}.{times}"
 
 
