@@ -19,7 +19,7 @@ from retinue.storage.token_store import TokenStore
 
 TOKEN_COLUMNS: Sequence[Column] = (
     ("NAME", lambda row: row["name"]),
-    ("RIGHTS", lambda row: " ".join(row["rights"])),
+    ("PERMISSIONS", lambda row: " ".join(row["rights"])),
     ("AGE", lambda row: format_age(row["created_at"])),
     ("BROWSER", lambda row: one_line(row["browser"] or "", 60)),
 )
@@ -28,12 +28,13 @@ EMPTY_LIST_NOTE = "No tokens besides <home>/token. Create one that can only read
 
 @click.group(cls=Group)
 def tokens() -> None:
-    """Manage tokens for programs that use the HTTP API, each with its own rights.
+    """Manage tokens for programs that use the HTTP API, each with its own permissions.
 
     Browsers that opened the page are listed as page-…; remove one to log it out.
 
     read: read everything. run: start, control and stop runs. approve: answer approvals. admin: create page
-    links and stop the daemon. No right includes another. The token in <home>/token has all rights.
+    links and stop the daemon. No permission includes another. The token in <home>/token has all
+    permissions.
     """
 
 
@@ -44,7 +45,7 @@ def tokens() -> None:
 async def add_token(terminal: Terminal, home: str | None, *, name: str, rights: str) -> None:
     """Create a token and print it once; only its hash is stored.
 
-    A running daemon accepts it at once.
+    A running daemon accepts it immediately.
     """
     parsed_rights = _parse_rights(rights)
     token = _token_store(home).add(name, parsed_rights, at=str(iso_timestamp(datetime.now(UTC))))
@@ -54,7 +55,7 @@ async def add_token(terminal: Terminal, home: str | None, *, name: str, rights: 
 @tokens.command("list")
 @without_app
 async def list_tokens(terminal: Terminal, home: str | None) -> None:
-    """List the tokens with their rights, and the browsers that have opened the page."""
+    """List the tokens with their permissions, and the browsers that have opened the page."""
     rows: list[dict[str, Any]] = [
         {
             "name": each.name,
@@ -72,7 +73,7 @@ async def list_tokens(terminal: Terminal, home: str | None) -> None:
 @click.argument("name")
 @without_app
 async def remove_token(terminal: Terminal, home: str | None, *, name: str) -> None:
-    """Revoke a token, or log out a browser. A running daemon refuses it at once."""
+    """Revoke a token, or log out a browser. A running daemon refuses it immediately."""
     _token_store(home).remove(name)
     terminal.print_facts({"name": name, "removed": True})
 
@@ -84,5 +85,7 @@ def _token_store(home: str | None) -> TokenStore:
 def _parse_rights(text: str) -> frozenset[ApiPermission]:
     names = [name for each in text.split(",") if (name := each.strip())]
     if unknown := [name for name in names if name not in list(ApiPermission)]:
-        raise UsageError(f"unknown right {unknown[0][:40]!r}; the rights are {', '.join(ApiPermission)}")
+        raise UsageError(
+            f"unknown permission {unknown[0][:40]!r}; the permissions are {', '.join(ApiPermission)}"
+        )
     return frozenset(map(ApiPermission, names))

@@ -72,7 +72,7 @@ class Daemon:
                 self._report(f"daemon started for {self._home} (process {os.getpid()})")
                 if link:
                     self._report(
-                        f"open the page with this link, once: {context.page_url}/enter/{context.authenticator.create_link()}"
+                        f"open the page (one-time link): {context.page_url}/enter/{context.authenticator.create_link()}"
                     )
                 await self._work_until_stopped(context.broadcaster, until_idle=until_idle)
                 await self._app.runs.drain(DRAIN_TIMEOUT_SECONDS)

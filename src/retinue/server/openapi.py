@@ -12,14 +12,14 @@ from retinue.server.schemas import ErrorResponse
 COMMON_ERRORS: Mapping[int, str] = {
     400: "Invalid request; the message names the problem.",
     401: "Missing or wrong credential.",
-    403: "The credential lacks the right, the request comes from another origin, or a rule forbids it.",
+    403: "The credential lacks the permission, the request comes from another origin, or a rule forbids it.",
     408: "The body took too long.",
     413: "The body is too large.",
     414: "The URL is too long.",
     415: "The body is not JSON.",
     421: "The Host header names another server.",
     429: "Too many wrong credentials from this client; retry after the time in Retry-After.",
-    431: "Too many headers, or too long.",
+    431: "Too many headers, or headers too long.",
     500: "A bug in Retinue; the log in its home has the details.",
     503: "The disk is full, or there are too many connections.",
 }
@@ -30,7 +30,7 @@ NAME_SCHEMA = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$
 IDEMPOTENCY_KEY_SCHEMA = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,200}$"}
 API_DESCRIPTION = (
     "The HTTP API of the daemon. The unix socket in the home needs no credential; TCP needs the "
-    "token in `<home>/token`, or one made by `retinue tokens`. All errors have one format. Lists are arrays; times are ISO 8601 in UTC."
+    "token in `<home>/token`, or one created with `retinue tokens`. All errors have one format. Lists are arrays; times are ISO 8601 in UTC."
 )
 
 JsonObject = dict[str, Any]
@@ -68,7 +68,7 @@ def _operation_object(route: Route, schemas: Mapping[int, JsonObject]) -> JsonOb
     operation: JsonObject = {
         "operationId": _operation_id(route),
         "summary": route.summary,
-        "description": f"{route.summary} Requires the right `{route.right}`.",
+        "description": f"{route.summary} Requires the permission `{route.right}`.",
         "tags": [route.path.split("/")[2]],
         "x-right": str(route.right),
         "parameters": _parameter_objects(route),

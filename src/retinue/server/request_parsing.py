@@ -54,7 +54,7 @@ def _authorize(route: Route, request: Request) -> ApiCaller:
         rights_text = ", ".join(sorted(caller.rights)) if caller else "none"
         raise HttpError(
             403,
-            f"This requires the right {route.right}, and your token has {rights_text}. "
+            f"This requires the permission {route.right}, and your token has {rights_text}. "
             f"Create a token with `retinue tokens add NAME --rights {route.right}`.",
             right=str(route.right),
         )

@@ -68,7 +68,7 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
     "access": "run",
     "resource": "make test",
     "args": '{"command": "make test"}',
-    "reason": "no rule allows it without approval",
+    "reason": "not preapproved by any rule",
     "workspace": WORKSPACE_PATH,
     "sandbox": "strict",
     "files": [],

@@ -110,7 +110,7 @@ async def get_health(context: ServerContext, _request: AnyRequest) -> dict[str, 
     "POST",
     "/api/wake",
     right=ApiPermission.RUN,
-    summary="Tell the daemon to check for queued runs now.",
+    summary="Make the daemon check for queued runs now.",
     response=DaemonInfo,
     response_example={
         "accepts_runs": True,
@@ -153,7 +153,7 @@ async def create_page_link(context: ServerContext, _request: AnyRequest) -> dict
     "POST",
     "/api/stop",
     right=ApiPermission.ADMIN,
-    summary="Stop the daemon after running turns have had a moment to finish.",
+    summary="Stop the daemon. Running turns get up to 10 seconds to finish.",
     response=StopResponse,
     response_example={
         "pid": 4711,

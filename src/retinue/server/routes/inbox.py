@@ -45,7 +45,9 @@ class InboxRow(ResponseModel):
     stats: RunStats
     delivery: str | None
     transcript: str
-    recipient: Annotated[str | None, Meta(description="Slug of the conversation that receives it.")]
+    recipient: Annotated[
+        str | None, Meta(description="Slug of the conversation that receives the result or comment.")
+    ]
     kind: Annotated[
         Literal["result", "interjection"], Meta(description="The result of a run, or a watcher's comment.")
     ]
@@ -61,7 +63,7 @@ class InboxRow(ResponseModel):
 
 
 class PromotedRow(InboxRow):
-    entry: Annotated[str, Meta(description="Id of the entry in that conversation.")]
+    entry: Annotated[str, Meta(description="Id of the new entry in the parent conversation.")]
     already_promoted: bool
 
 
@@ -126,11 +128,11 @@ async def drain_inbox(
     "POST",
     "/api/inbox/{ref}/promote",
     right=ApiPermission.RUN,
-    summary="Write one result into the parent conversation, in the user's name.",
+    summary="Write one result into the parent conversation, on behalf of the user.",
     response=PromotedRow,
     response_example=INBOX_ROW_EXAMPLE
     | {"delivery": "delivered", "entry": CALL_ID, "already_promoted": False},
-    extra_errors={409: "There is no result yet, or that conversation has an active run."},
+    extra_errors={409: "There is no result yet, or the parent conversation has an active run."},
 )
 async def promote_result(
     context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]

@@ -54,14 +54,14 @@ class EntriesQuery(RequestModel):
 class MessageBody(RequestModel):
     content: MessageText
     mode: Annotated[
-        Literal["sync", "async"], Meta(description="sync waits for the response, async returns at once.")
+        Literal["sync", "async"], Meta(description="sync waits for the response, async returns immediately.")
     ] = "sync"
     timeout: Annotated[
         float,
         Meta(
             ge=0,
             le=86_400,
-            description="Seconds that sync waits; 0 is the maximum. The run continues afterwards.",
+            description="Seconds that sync waits; 0 means the configured maximum. The run continues afterwards.",
         ),
     ] = 300
 
@@ -249,7 +249,7 @@ async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Response:
     is_idempotent=True,
     extra_errors={
         403: "The configuration denies the agent.",
-        409: "Another process has it open, the run was cancelled, or the Idempotency-Key was used for another "
+        409: "Another process has the session open, the run was cancelled, or the Idempotency-Key was used for another "
         "message.",
         422: "The run ended without a response; see details.",
     },
@@ -287,8 +287,8 @@ async def send_session_message(
     is_idempotent=True,
     extra_errors={
         403: "The configuration denies the agent, or its definition sets ui_visible: false.",
-        404: "The agent was not found, or it has no session, or not the given one.",
-        409: "The session belongs to another agent, another process has it open, the run was cancelled, or the "
+        404: "Agent not found, or the agent has no such session.",
+        409: "The session belongs to another agent or is open in another process, the run was cancelled, or the "
         "Idempotency-Key was used for another message.",
         422: "The run ended without a response; see details.",
     },

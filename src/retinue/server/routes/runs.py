@@ -14,7 +14,7 @@ from retinue.server.schemas import Ref, RequestModel, ResponseModel, ResultLimit
 class RunsQuery(RequestModel):
     live: Annotated[bool, Meta(description="Only live runs.")] = False
     session: Ref | None = None
-    root: Annotated[Ref | None, Meta(description="A run: return all runs of its tree.")] = None
+    root: Annotated[Ref | None, Meta(description="Run id: return all runs of that run's tree.")] = None
     limit: ResultLimit = 50
 
 
@@ -99,7 +99,7 @@ class RunRow(ResponseModel):
     call: Annotated[str | None, Meta(description="Id of the tool call that requested the run.")]
     cached_tokens: Annotated[int, Meta(description="Input tokens that came from the provider's cache.")]
     cost: Annotated[
-        float | None, Meta(description="US dollars, from the setting prices; null: its model has no price.")
+        float | None, Meta(description="US dollars, from the setting prices; null if the model has no price.")
     ]
 
 
@@ -110,7 +110,7 @@ class TreeTotals(ResponseModel):
     usage: TokenUsage
     cached_tokens: int
     cost: Annotated[
-        float | None, Meta(description="Cost of the runs whose model has a price; null: none has.")
+        float | None, Meta(description="Cost of the runs whose model has a price; null if none has a price.")
     ]
     unpriced: Annotated[int, Meta(description="Number of runs whose model has no price.")]
 
@@ -118,7 +118,10 @@ class TreeTotals(ResponseModel):
 class RunDetails(RunRow):
     tree: TreeTotals
     sandbox: Annotated[
-        str | None, Meta(description="The least strict sandbox level of its commands; null: it ran none.")
+        str | None,
+        Meta(
+            description="The least strict sandbox level of the run's commands; null if the run executed no commands."
+        ),
     ]
     questions: Annotated[list[QuestionRow], Meta(description="Open questions of the run and its sub-agents.")]
 
@@ -253,7 +256,7 @@ async def interrupt_run(
     summary="Detach a run: the tool call that waits for it returns, and the run continues in the background.",
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE | {"status": "running"},
-    extra_errors={409: "It has ended, or no tool call waits for it."},
+    extra_errors={409: "The run has ended, or no tool call is waiting for it."},
 )
 async def detach_run(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> dict[str, Any]:
     return await context.app.runs.to_json((await context.app.runs.detach(await _run_id(context, request))).id)
@@ -266,7 +269,7 @@ async def detach_run(context: ServerContext, request: ApiRequest[EmptyFields, Em
     summary="Resume a run whose process has died.",
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE | {"status": "queued"},
-    extra_errors={409: "It has ended, or a process is executing it."},
+    extra_errors={409: "The run has ended, or a process is executing it."},
 )
 async def resume_run(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> dict[str, Any]:
     return await context.app.runs.to_json(

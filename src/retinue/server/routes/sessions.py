@@ -14,14 +14,15 @@ from retinue.server.routes.runs import QuestionRow
 from retinue.server.routing import ApiRequest, EmptyFields, route
 from retinue.server.schemas import JsonObject, RequestModel, ResponseModel, Timestamp
 
-BUSY_ERROR = "It has an active run, or another process has it open."
+BUSY_ERROR = "The session has an active run, or another process has it open."
 
 
 class SessionsQuery(RequestModel):
     agent: Annotated[str | None, Meta(description="Only sessions of this agent.")] = None
     children: Annotated[bool, Meta(description="Include child sessions.")] = True
     q: Annotated[
-        str, Meta(max_length=1000, description="Text that its name, slug, agent or last message contains.")
+        str,
+        Meta(max_length=1000, description="Text to search for in the name, slug, agent and last message."),
     ] = ""
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
@@ -39,7 +40,7 @@ class NewSessionBody(RequestModel):
 
 
 class SessionPatch(RequestModel):
-    """Changes to a session; fields that are not given stay."""
+    """Changes to a session; fields that are left out keep their values."""
 
     name: Annotated[str | UnsetType | None, Meta(description="null removes the name.")] = UNSET
     pinned: bool | UnsetType = UNSET
@@ -127,7 +128,7 @@ class DeletedSession(ResponseModel):
     session_id: str
     slug: str
     deleted: bool
-    path: Annotated[str, Meta(description="Current path of its folder.")]
+    path: Annotated[str, Meta(description="Current path of the session's folder.")]
     restore_id: Annotated[str, Meta(description="The id for POST /api/sessions/{id}/restore.")]
 
 
@@ -231,7 +232,7 @@ async def get_session(
     "PATCH",
     "/api/sessions/{ref}",
     right=ApiPermission.RUN,
-    summary="Change the name, the pin or the attributes. Fields that are left out stay.",
+    summary="Change the name, the pin or the attributes. Fields that are left out keep their values.",
     body=SessionPatch,
     response=SessionDetails,
     request_example={"pinned": True, "attributes": {"panel": "left", "old": None}},
@@ -265,7 +266,9 @@ async def update_session(
         "path": f"/home/ada/.local/share/retinue/sessions/{SLUG}.deleted.20261116094500",
         "restore_id": SESSION_ID,
     },
-    extra_errors={409: f"{BUSY_ERROR} Or a result of or for it is not delivered."},
+    extra_errors={
+        409: "The session has an active run or an undelivered result, or another process has it open."
+    },
 )
 async def delete_session(
     context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
@@ -287,7 +290,7 @@ async def delete_session(
     summary="Restore a deleted session.",
     response=SessionDetails,
     response_example=SESSION_DETAILS_EXAMPLE,
-    extra_errors={409: "Another session now has its name or its folder."},
+    extra_errors={409: "Another session already uses the name or folder."},
 )
 async def restore_session(
     context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
@@ -299,7 +302,7 @@ async def restore_session(
     "POST",
     "/api/sessions/{ref}/clear",
     right=ApiPermission.RUN,
-    summary="Remove all messages of a session. It keeps its identity.",
+    summary="Remove all messages of a session. Its id, name and folder are kept.",
     response=SessionDetails,
     response_example=SESSION_DETAILS_EXAMPLE | {"entries": 0, "last_snippet": ""},
     extra_errors={409: BUSY_ERROR},

@@ -48,8 +48,8 @@ class WatcherRow(ResponseModel):
     watcher: Annotated[str, Meta(description="session_id of the watcher's own session.")]
     watching: bool
     trigger: str
-    update_count: Annotated[int, Meta(description="How often it received new entries.")]
-    last_entry_id: Annotated[str | None, Meta(description="The last entry it received.")]
+    update_count: Annotated[int, Meta(description="Number of updates the watcher has received.")]
+    last_entry_id: Annotated[str | None, Meta(description="Id of the last entry the watcher received.")]
     last_update_at: Timestamp | None
     created_at: Timestamp | None
 
@@ -134,7 +134,7 @@ async def start_watcher(
     "DELETE",
     "/api/sessions/{ref}/watchers",
     right=ApiPermission.RUN,
-    summary="Stop the watchers of a session. Their comments stay in the inbox.",
+    summary="Stop the watchers of a session. Their comments are kept in the inbox.",
     query=WatchersQuery,
     response=list[WatcherRow],
     response_example=[WATCHER_ROW_EXAMPLE | {"watching": False}],
@@ -164,7 +164,7 @@ async def stop_watchers(
     response_example=RUN_DETAILS_EXAMPLE | {"agent": "oracle", "trigger": "slash"},
     success_status=201,
     is_idempotent=True,
-    extra_errors={403: "The configuration denies the agent, or the session is too deep."},
+    extra_errors={403: "The configuration denies the agent, or the maximum depth is reached."},
 )
 async def spawn_child(context: ServerContext, request: ApiRequest[EmptyFields, ChildBody]) -> dict[str, Any]:
     body = request.body
