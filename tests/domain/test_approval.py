@@ -187,7 +187,7 @@ def test_an_approval_as_json_has_every_field():
         (
             "bash",
             "ls; make",
-            "add would not avoid another request: the command is more than one program with plain words",
+            "add has no effect for this command: only one program with literal arguments (no quotes, variables or pipes) can be added",
         ),
         ("read", "/etc/hosts", "add writes it to the session's preset.md, where it applies from now on"),
     ],

@@ -144,7 +144,7 @@ def test_a_single_star_preapproves_everything_and_a_double_star_only_plain_comma
         preapproved = check_preapproved(command, ShellCommands(allow=("ls", "*")))
         assert (preapproved.ok, preapproved.rule) == (True, "shell_commands allow *")
         refused = check_preapproved(command, ShellCommands(allow=("**",)))
-        assert refused.rule == "shell_commands apply only to a single program with plain words"
+        assert refused.rule == "shell_commands cover only one program with literal arguments"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_single_star_preapproves_everything_and_a_double_star_only_plain_comma
 def test_without_allow_patterns_no_command_is_preapproved(rules: ShellCommands | None):
     for command in ("git status", "git status; ls"):
         verdict = check_preapproved(command, rules)
-        assert (verdict.ok, verdict.rule) == (False, "no shell_commands rule allows it without approval")
+        assert (verdict.ok, verdict.rule) == (False, "not preapproved by any shell_commands rule")
 
 
 BLOCKED: list[tuple[str, str, bool]] = [

@@ -173,7 +173,7 @@ async def test_an_approval_that_expires_is_denied(runtime: RuntimeFixture):
         await wait_until(lambda: run_control.expire_approvals(process.context, is_alive=lambda _: True))
         assert (await process.wait(run)).status is Status.DONE
         (refusal,) = await refusals(process, run)
-        assert "nobody answered within 0.01 s" in refusal["message"]
+        assert "not answered within 0.01 s" in refusal["message"]
         assert sent == []
 
 

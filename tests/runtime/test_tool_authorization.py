@@ -129,15 +129,15 @@ PROTECTED_FILE = (
 )
 REASONS: list[tuple[Any, str, SandboxLevel, str, SandboxLevel | None]] = [
     (None, "", STRICT, "this tool has side effects", None),
-    (WRITE, "", STRICT, "no rule allows write there without approval", None),
+    (WRITE, "", STRICT, "not preapproved by any rule", None),
     (WRITE_CI, "", STRICT, PROTECTED_FILE, None),
     (WRITE_CI, GRANTED, STRICT, PROTECTED_FILE, None),
-    (RUN, "", STRICT, "no shell_commands rule allows it without approval", STRICT),
+    (RUN, "", STRICT, "not preapproved by any shell_commands rule", STRICT),
     (
         RUN,
         "shell_commands: {deny: [rm]}\n",
         STRICT,
-        "no shell_commands rule allows it without approval",
+        "not preapproved by any shell_commands rule",
         STRICT,
     ),
     (RUN, "shell_commands: {allow: [cat]}\n", STRICT, "no pattern of shell_commands allows it", STRICT),

@@ -177,7 +177,7 @@ async def test_a_tool_that_reads_a_file_and_has_side_effects_is_checked_by_path_
         assert (json.loads(refused.text)["error"], executed) == ("out_of_scope", [])
         (approval,) = await process.approvals()
         assert (approval.access, approval.resource) == ("read", f"{process.root}/a")
-        assert approval.reason == "no rule allows read there without approval"
+        assert approval.reason == "not preapproved by any rule"
         await process.answer_only_approval(Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         assert [each.text for each in await process.tool_results(run)][1:] == ["words"]
@@ -402,4 +402,4 @@ async def test_an_approval_given_in_time_is_used_even_if_the_call_runs_after_its
         states = {each.id: each.state for each in await process.approvals()}
         assert states == {first.id: ApprovalState.USED, second.id: ApprovalState.EXPIRED}
         refused = [json.loads(each.text) for each in await process.tool_results(run) if not each.ok]
-        assert ["nobody answered within 60 s" in each["message"] for each in refused] == [True]
+        assert ["not answered within 60 s" in each["message"] for each in refused] == [True]

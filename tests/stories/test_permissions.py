@@ -307,7 +307,7 @@ async def test_every_refusal_has_the_same_keys_and_names_its_rule(machine: UserM
         (read_call("src/.ssh/id"), "out_of_scope", "(always closed **/.ssh/**)"),
         (write_call("/nowhere/x"), "out_of_scope", "(nothing allows write)"),
         (("bash", {"command": "sudo  ls"}), "command_not_allowed", "(shell_commands deny sudo)"),
-        (write_call("late.txt"), "approval_denied", "nobody answered within 0.05 s"),
+        (write_call("late.txt"), "approval_denied", "not answered within 0.05 s"),
     ]
     (machine.folder / "src" / ".ssh").mkdir(parents=True)
     for name in ("k", ".ssh/id"):

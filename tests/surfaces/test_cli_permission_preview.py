@@ -56,7 +56,7 @@ def test_the_approval_of_a_write_names_the_tool(cli: CliFixture):
     result = cli("run", "Edit it.")
     (approval,) = cli("approvals", "list", "--json").json
     assert f"then answer: retinue approvals answer {approval['id']} allow (or deny)" in result.err
-    assert "  wants: write, with edit\n" in cli("approvals", "show", approval["id"]).out
+    assert "  requests: write, with edit\n" in cli("approvals", "show", approval["id"]).out
 
 
 def test_an_empty_list_of_permissions_is_shown_as_nothing(cli: CliFixture, session: str):
@@ -77,7 +77,7 @@ def test_an_empty_list_of_permissions_is_shown_as_nothing(cli: CliFixture, sessi
         ("make", "  add allows make with any arguments in this session from now on"),
         (
             "ls; make",
-            "  add would not avoid another request: the command is more than one program with plain words",
+            "  add has no effect for this command: only one program with literal arguments (no quotes, variables or pipes) can be added",
         ),
     ],
 )

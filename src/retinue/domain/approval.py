@@ -162,7 +162,7 @@ def describe_add_answer(approval: Approval) -> str | None:
         return "add writes it to the session's preset.md, where it applies from now on"
     added_rule = ShellCommands(allow=(escape_glob(approval.resource),))
     if not check_preapproved(approval.resource, added_rule).ok:
-        return "add would not avoid another request: the command is more than one program with plain words"
+        return "add has no effect for this command: only one program with literal arguments (no quotes, variables or pipes) can be added"
     words = approval.resource.split()
     if len(words) == 1:
         return f"add allows {words[0]} with any arguments in this session from now on"

@@ -113,16 +113,12 @@ def _explain_approval(pending_call: PendingToolCall) -> str:
     return "it starts another agent with its own permissions"
 
 
-def _explain_file_approval(pending_call: PendingToolCall, real_path: str, access: FileAccess) -> str:
+def _explain_file_approval(pending_call: PendingToolCall, real_path: str) -> str:
     scope = pending_call.caller.scope
     if scope.is_guarded(real_path):
         pattern = first_match(scope.guarded_paths, real_path, ignore_case=True)
         return f"other programs execute or trust this file ({pattern}), so every change requires approval"
-    return (
-        ALWAYS_ASKS_REASON
-        if scope.is_write_preapproved(real_path)
-        else f"no rule allows {access} there without approval"
-    )
+    return ALWAYS_ASKS_REASON if scope.is_write_preapproved(real_path) else "not preapproved by any rule"
 
 
 def run_request_key(run: str, call: str) -> str:
@@ -170,7 +166,7 @@ async def _authorize_file(pending_call: PendingToolCall, context: RuntimeContext
         ApprovalRequest(
             pending_call=pending_call,
             resource=real_path,
-            reason=_explain_file_approval(pending_call, real_path, access),
+            reason=_explain_file_approval(pending_call, real_path),
         ),
         context,
     )
@@ -321,7 +317,7 @@ async def request_approval(question: ApprovalRequest, context: RuntimeContext) -
     if approval.state is ApprovalState.PENDING:
         raise RunSuspended
     if approval.state is ApprovalState.EXPIRED:
-        raise _denied_error(question, f"nobody answered within {context.limits.approval_seconds:g} s")
+        raise _denied_error(question, f"not answered within {context.limits.approval_seconds:g} s")
     if approval.state is ApprovalState.DENIED:
         raise _denied_error(question, "a person denied it")
     return approval

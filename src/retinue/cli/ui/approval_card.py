@@ -36,7 +36,7 @@ def approval_card_lines(approval: Approval, *, full: bool = False) -> list[str]:
     lines = [
         f"approval {approval.id}",
         f"  {' > '.join(approval.chain)}",
-        f"  wants: {_requested_action(approval)}",
+        f"  requests: {_requested_action(approval)}",
     ]
     if approval.access != "tool":
         lines += [f"    {line}" for line in approval.resource.split("\n")]
@@ -119,4 +119,4 @@ def _truncate_lines(text: str, *, full: bool) -> list[str]:
     lines = text.split("\n")
     if full or len(lines) <= MAX_ARGUMENT_LINES:
         return lines
-    return [*lines[:MAX_ARGUMENT_LINES], f"[… {len(lines) - MAX_ARGUMENT_LINES:,} lines more: [s]how them]"]
+    return [*lines[:MAX_ARGUMENT_LINES], f"[… {len(lines) - MAX_ARGUMENT_LINES:,} more lines: [s]how them]"]

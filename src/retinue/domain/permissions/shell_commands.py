@@ -14,7 +14,7 @@ from retinue.domain.glob import matches
 from retinue.domain.rules import Verdict
 
 _SIMPLE_COMMAND = re.compile(r"[\w \t@%+:,./^-]*")
-"""A single program and plain words.
+"""A single program and literal arguments.
 
 Any other character can make a line run more than one program or change its words, so no pattern applies to
 it.
@@ -50,18 +50,18 @@ def check_preapproved(
     """Check whether a command needs no approval.
 
     A pattern without a space matches the program, one with spaces the whole line; `*` matches everything. Only
-    a line of one program, found by its bare name, and plain words can match. `names_by_path` maps programs'
+    a line of one program, found by its bare name, and literal arguments can match. `names_by_path` maps programs'
     paths to the names that patterns use for them.
     """
     allowed = (rules and rules.allow) or ()
     if not allowed:
-        return Verdict(ok=False, rule="no shell_commands rule allows it without approval")
+        return Verdict(ok=False, rule="not preapproved by any shell_commands rule")
     if ANY_COMMAND in allowed:
         return Verdict(ok=True, rule="shell_commands allow *")
     words = command.split()
     words[:1] = [names_by_path.get(each, each) for each in words[:1]]
     if not words or not command.isascii() or not _SIMPLE_COMMAND.fullmatch(command) or "/" in words[0]:
-        return Verdict(ok=False, rule="shell_commands apply only to a single program with plain words")
+        return Verdict(ok=False, rule="shell_commands cover only one program with literal arguments")
     line = " ".join(words)
     for pattern in allowed:
         if matches(pattern, line if " " in pattern else words[0]):
