@@ -120,7 +120,7 @@ async def test_an_agent_cannot_send_itself_a_message(runtime: RuntimeFixture):
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
         code, message = await process.tool_error(run)
         assert code == "agent_not_accessible"
-        assert message == "Agent not accessible: main: it already runs as an ancestor: main > main"
+        assert message == "Agent not accessible: main: it is already running as an ancestor: main > main"
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

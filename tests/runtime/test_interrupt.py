@@ -367,7 +367,7 @@ async def test_detaching_a_child_continues_its_parent_and_announces_the_result_l
         (answer,) = await process.tool_results(run)
         assert (answer.ok, child.id in answer.text) == (True, True)
         assert (await process.reload(child)).status is Status.RUNNING
-        with pytest.raises(Refused, match="already runs in the background"):
+        with pytest.raises(Refused, match="is already running in the background"):
             await run_control.detach_run(child.id, process.context)
         gate.set()
         ended = await process.wait_until_ended(run)

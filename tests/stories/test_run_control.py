@@ -39,7 +39,7 @@ async def test_a_run_without_an_exit_call_waits_for_a_person_and_continues_with_
         assert {"submit_for_review", "ask_for_help"} <= set(machine.tool_names(server.requests[0]))
         assert "approve" not in machine.tool_names(server.requests[0])
         text = (await machine("runs", "show", ran.json["run_id"])).out
-        assert "coder waits for your message" in text
+        assert "coder is waiting for your message" in text
         again = await machine("send", ran.json["slug"], "Submit it, then.")
         assert again.code == 0
         assert again.out == "Built and tested.\n"
@@ -185,7 +185,7 @@ async def test_a_child_that_its_parent_waits_for_is_detached_and_announced_later
         assert (detached.code, detached.json["status"]) == (0, "running")
         await machine.wait_for_requests(3)
         again = await machine("runs", "detach", child)
-        assert (again.code, "already runs in the background" in again.err) == (3, True)
+        assert (again.code, "is already running in the background" in again.err) == (3, True)
         gate.set()
         out, _ = await process.communicate()
         assert (process.returncode, b'"It is here."' in out) == (0, True)

@@ -259,10 +259,10 @@ async def test_a_promoted_result_is_added_to_the_session_with_the_name_of_its_au
         transcript = Path(ran["path"]).read_text()
         assert f"<!-- user id={promoted.json['entry']}" in transcript
         assert "from=agent:helper" in transcript
-        assert "The user forwards this result of helper to you:" in transcript
+        assert "The user forwarded this result from helper:" in transcript
         assert (await machine("send", ran["slug"], "What now?")).code == 0
         texts = machine.request_texts(server.requests[-1])
-    index = next(index for index, text in enumerate(texts) if "The user forwards this result" in text)
+    index = next(index for index, text in enumerate(texts) if "The user forwarded this result" in text)
     assert "Blocking: x." in texts[index]
     assert "What now?" in texts[index] or "What now?" in texts[index + 1]
     missing = await machine("inbox", "--promote", "nothing")

@@ -32,10 +32,10 @@ def test_without_a_terminal_a_run_waits_for_approval_and_reports_what_to_do(cli:
     assert result.code == 6
     (approval,) = cli("approvals", "list", "--json").json
     assert (
-        f'Approval {approval["id"]} is pending. Show it with "retinue approvals show {approval["id"]}"'
+        f'Approval {approval["id"]} is pending. View it with "retinue approvals show {approval["id"]}"'
         in result.err
     )
-    assert 'waits for an approval (see "retinue approvals list")' in result.err
+    assert 'is waiting for approval (see "retinue approvals list")' in result.err
     assert not (cli.folder / "a.txt").exists()
 
 
@@ -56,7 +56,7 @@ def test_a_waiting_run_names_its_approvals_and_the_approval_has_all_fields(
         "access": "write",
         "resource": f"{cli.folder}/a.txt",
         "args": '{"path":"a.txt","content":"words\\n"}',
-        "reason": "no rule allows write there without approval",
+        "reason": "not preapproved by any rule",
         "workspace": str(cli.folder),
         "sandbox": None,
         "files": [],
@@ -87,11 +87,11 @@ def test_approvals_are_listed_as_a_table_and_shown_as_a_card(cli: CliFixture, wa
     for line in (
         f"approval {waiting_run['approvals'][0]}",
         f"  person > {waiting_run['key']}",
-        "  wants: write",
+        "  requests: write",
         f"    {cli.folder}/a.txt",
         "  content:",
         "    words",
-        "  requires approval: no rule allows write there without approval",
+        "  requires approval: not preapproved by any rule",
         "pending",
     ):
         assert line in card.out.split("\n")
@@ -187,7 +187,7 @@ def test_an_expired_approval_counts_as_denied_and_listing_does_not_continue_its_
     assert resumed.code == 0
     (run,) = cli("runs", "history", "--json").json
     assert (run["status"], run["text"]) == ("done", "Written.")
-    assert "nobody answered within" in Path(run["path"]).read_text()
+    assert "not answered within" in Path(run["path"]).read_text()
     assert not (cli.folder / "a.txt").exists()
 
 
@@ -212,7 +212,7 @@ def test_a_message_to_a_waiting_session_is_queued_until_the_approval_is_answered
     assert queued.json["approvals"] == waiting_run["approvals"]
     assert f"Approval {waiting_run['approvals'][0]} is pending" in queued.err
     assert (
-        f"run {queued.json['run_id']} is queued behind another run of {waiting_run['slug']}, which waits for you"
+        f"run {queued.json['run_id']} is queued behind another run of {waiting_run['slug']}, which is waiting for you"
         in queued.err
     )
     waited = cli("wait", queued.json["run_id"], "--json")
@@ -260,7 +260,7 @@ def test_a_parent_session_shows_which_child_waits_for_which_approval(cli: CliFix
         parent["slug"],
         "PersistentAgent",
     )
-    assert f"{parent['slug']} waits for an approval: PersistentAgent\n" in (
+    assert f"{parent['slug']} is waiting for approval: PersistentAgent\n" in (
         cli("sessions", "show", parent["slug"]).out
     )
     assert cli("approvals", "answer", own_approval["id"], "allow").code == 6
@@ -270,7 +270,7 @@ def test_a_parent_session_shows_which_child_waits_for_which_approval(cli: CliFix
         (shown_approval,) = cli("sessions", "show", reference, "--json").json["approvals"]
         assert shown_approval == approval | {"slug": child["slug"]}
     output = cli("sessions", "show", parent["slug"]).out
-    assert f"\n{child['slug']} waits for an approval: bash echo hi\n" in output
+    assert f"\n{child['slug']} is waiting for approval: bash echo hi\n" in output
     assert f"retinue approvals answer {approval['id']} allow (or deny)" in output
     other_run = cli("run", "--agent", "hand", "--json", "go").json
     assert approval["id"] not in cli("sessions", "show", other_run["slug"]).out

@@ -161,10 +161,10 @@ def make_waiting_run(waiting_for: WaitReason, **fields: Any) -> Run:
 
 def test_the_status_of_a_waiting_run_reports_what_it_waits_for_and_what_to_do():
     assert status_sentence(make_waiting_run(WaitReason.APPROVAL)) == (
-        'run R waits for an approval (see "retinue approvals list")'
+        'run R is waiting for approval (see "retinue approvals list")'
     )
     assert status_sentence(make_waiting_run(WaitReason.PERSON, slug="s-1")) == (
-        'run R waits for your message (reply with "retinue send s-1 TEXT")'
+        'run R is waiting for your message (reply with "retinue send s-1 TEXT")'
     )
 
 
@@ -180,13 +180,13 @@ def test_the_status_of_a_run_that_waits_for_children_reports_what_each_of_them_w
         needs_approval, id="V", agent="stranger", request=replace(request, parent_run="elsewhere")
     )
     assert status_sentence(top, [done, needs_message, needs_approval, unrelated, top]) == (
-        'run R waits for helper (s-2), which waits for an approval (see "retinue approvals list"); '
-        'and for writer (s-3), which waits for your message (reply with "retinue send s-3 TEXT")'
+        'run R is waiting for helper (s-2), which is waiting for approval (see "retinue approvals list"); '
+        'and for writer (s-3), which is waiting for your message (reply with "retinue send s-3 TEXT")'
     )
     middle = replace(top, id="S", agent="helper", slug="s-2", request=request)
     lowest = replace(needs_message, request=replace(request, parent_run="S"))
     assert status_sentence(top, [top, middle, lowest]) == (
-        "run R waits for helper (s-2), which waits for writer (s-3), which waits for your message "
+        "run R is waiting for helper (s-2), which is waiting for writer (s-3), which is waiting for your message "
         '(reply with "retinue send s-3 TEXT")'
     )
 

@@ -142,7 +142,7 @@ def test_many_calls_are_counted_and_not_all_shown(tree: RunTree):
 
 def test_a_card_shows_that_its_run_waits_for_an_approval(tree: RunTree):
     apply_event(tree, "run.state", 2, phase="approval")
-    assert visible_lines(tree, after=3)[2] == "Waiting for an approval"
+    assert visible_lines(tree, after=3)[2] == "Waiting for approval"
 
 
 def test_a_card_disappears_when_its_run_ends_with_any_status(tree: RunTree):

@@ -75,7 +75,7 @@ export const RUN_STATUS_LABELS: Record<RunStatus, string> = {
 
 /** What a waiting run waits for, as the end of a sentence. */
 export const WAIT_LABELS: Record<string, string> = {
-  approval: "for an approval",
+  approval: "for approval",
   person: "for your message",
   child: "for its sub-agents",
   model: "for its model",

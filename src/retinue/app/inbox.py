@@ -30,8 +30,8 @@ RECENT_LIMIT = 50
 """Number of delivered results listed besides the new ones."""
 PROMOTED_SUFFIX = "-passed"
 """Suffix of the entry id when a person promotes a result that was announced before."""
-RESULT_INTRO = "The user forwards this result of {agent} to you:"
-INTERJECTION_INTRO = "The user forwards this comment of the watcher {agent} to you:"
+RESULT_INTRO = "The user forwarded this result from {agent}:"
+INTERJECTION_INTRO = "The user forwarded this comment from the watcher {agent}:"
 RESULT_FIELDS = {"kind": "result", "severity": None, "reason": None, "suggestion": None, "interrupts": None}
 """Fields that only interjections fill."""
 

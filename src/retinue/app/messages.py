@@ -38,10 +38,12 @@ HTTP_KEY_PREFIX = f"{HTTP_ENTRY_POINT}:"
 MAX_KEY_CHARS = 200
 MAX_CACHED_KEYS = 10_000
 APPROVAL_HINT = (
-    "{agent} waits for an approval of {tool}. Show it with GET /api/approvals/{id}. Answer it with POST /api/approvals/{id} and "
+    "{agent} is waiting for approval of {tool}. View the request with GET /api/approvals/{id}. Answer it with POST /api/approvals/{id} and "
     '{{"answer": "allow"}} or {{"answer": "deny"}}.'
 )
-REPLY_HINT = "{agent} waits for a message. Send one with POST /api/sessions/{session}/messages. {questions}"
+REPLY_HINT = (
+    "{agent} is waiting for a message. Send one with POST /api/sessions/{session}/messages. {questions}"
+)
 STATUS_HINT = "Follow it with GET /api/runs/{run} and GET /api/events."
 
 
@@ -225,7 +227,9 @@ class MessageService:
         questions = await self._runs.open_questions(run)
         if run.waiting_for is WaitReason.PERSON:
             question_texts = [each.text_with_options() for each in questions]
-            sentences = " ".join([*question_texts, "The run waits for you. Send a message to continue it."])
+            sentences = " ".join(
+                [*question_texts, "The run is waiting for you. Send a message to continue it."]
+            )
             return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": sentences}
         sentences = [
             APPROVAL_HINT.format(id=each.id, agent=each.agent, tool=each.tool)

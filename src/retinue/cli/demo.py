@@ -50,7 +50,7 @@ FOLLOW_UP_QUESTION = "What is the capital of France?"
 @click.option("--scripted", is_flag=True, help="Use a scripted model instead of the local one.")
 @without_app
 async def demo(terminal: Terminal, home: str | None, *, scripted: bool) -> int:
-    """Watch agents work, be killed, and resume.
+    """Show agents at work: their process is killed, and their runs resume.
 
     Needs no key and no configuration. A small model runs on this machine; its weights (98 MB) are downloaded
     once. If they are not available, a scripted model is used instead. All data is stored in $RETINUE_HOME, or
@@ -162,7 +162,7 @@ class DemoView:
     def _footer_lines(self, snapshot: TreeSnapshot) -> list[FooterLine]:
         lines: list[FooterLine] = [(("", ""),)]
         for run in snapshot.runs:
-            state = "waits for the model" if run.status is Status.RUNNING else f"{run.status}"
+            state = "waiting for the model" if run.status is Status.RUNNING else f"{run.status}"
             waits = " for the explorers" if run.status is Status.WAITING else ""
             lines.append(((f"  {_run_label(run)} ", "1"), (f"{state}{waits}", "2")))
         if not snapshot.runs:

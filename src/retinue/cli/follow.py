@@ -26,7 +26,7 @@ PROGRESS_BAR_CHARS = frozenset("█░")
 async def follow_run(app: App, terminal: Terminal, start_run: Callable[[], Awaitable[Run]]) -> Run:
     """Start a run and follow it to its end.
 
-    Ctrl-C cancels the run; a second Ctrl-C exits at once.
+    Ctrl-C cancels the run; a second Ctrl-C exits immediately.
     """
 
     async def start_single() -> list[Run]:
@@ -101,7 +101,7 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
     for approval_id in approval_ids:
         answer = f"retinue approvals answer {approval_id} allow"
         terminal.print_note(
-            f'Approval {approval_id} is pending. Show it with "retinue approvals show {approval_id}", then answer: {answer} (or deny)',
+            f'Approval {approval_id} is pending. View it with "retinue approvals show {approval_id}", then answer: {answer} (or deny)',
             colour="33",
         )
     tree = await load_run_trees(app, [run])
@@ -128,7 +128,7 @@ def status_sentence(run: Run, tree: Sequence[Run] = ()) -> str:
         return f"run {run.id} {waiting_description(run, tree)}"
     if run.status is Status.QUEUED:
         return (
-            f"run {run.id} is queued behind another run of {run.slug}, which waits for you. "
+            f"run {run.id} is queued behind another run of {run.slug}, which is waiting for you. "
             f'Wait for it with "retinue wait {run.id}".'
         )
     reason = f" ({run.reason})" if run.reason else ""
@@ -141,11 +141,11 @@ def waiting_description(run: Run, tree: Sequence[Run]) -> str:
     For a run that waits for a child, describes what the child waits for.
     """
     if run.waiting_for is WaitReason.APPROVAL:
-        return 'waits for an approval (see "retinue approvals list")'
+        return 'is waiting for approval (see "retinue approvals list")'
     if run.waiting_for is WaitReason.PERSON:
-        return f'waits for your message (reply with "retinue send {run.slug} TEXT")'
+        return f'is waiting for your message (reply with "retinue send {run.slug} TEXT")'
     if run.waiting_for is not WaitReason.CHILD:
-        return f'waits for {run.waiting_for or "something"} (see "retinue runs show {run.id}")'
+        return f'is waiting for {run.waiting_for or "something"} (see "retinue runs show {run.id}")'
     live_children = [each for each in tree if each.request.parent_run == run.id and each.status.is_live]
     descriptions = [
         f"{each.agent} ({each.slug}), which "
@@ -153,15 +153,15 @@ def waiting_description(run: Run, tree: Sequence[Run]) -> str:
         for each in sorted(live_children, key=lambda each: each.id)
     ]
     return (
-        f"waits for {'; and for '.join(descriptions)}"
+        f"is waiting for {'; and for '.join(descriptions)}"
         if descriptions
-        else 'waits for a sub-agent (see "retinue runs list")'
+        else 'is waiting for a sub-agent (see "retinue runs list")'
     )
 
 
 def reply_hint(run: Run) -> str:
     """Tell the user how to reply to a run that waits for a message."""
-    return f'{run.agent} waits for your message. Continue it with "retinue send {run.slug} TEXT".'
+    return f'{run.agent} is waiting for your message. Continue it with "retinue send {run.slug} TEXT".'
 
 
 class RunEventPrinter:

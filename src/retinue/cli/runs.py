@@ -110,7 +110,7 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
 @click.argument("run")
 @with_app(controls_runs=True)
 async def cancel_run(app: App, terminal: Terminal, run: str) -> None:
-    """Cancel a run, whichever process executes it. Its saved messages stay."""
+    """Cancel a run, even if another process executes it. Its saved messages are kept."""
     stopped = await app.runs.cancel(run)
     if stopped.status.is_live:
         stopped = await app.runs.wait(stopped.id)
@@ -127,8 +127,8 @@ runs.add_command(detach_run)
 async def resume_runs(app: App, terminal: Terminal, run: str | None) -> int:
     """Resume RUN, or every run whose process has died, and wait until they end.
 
-    The exit code is that of RUN. Without RUN, it is the highest of all resumed runs, except sub-agents whose
-    root run was resumed too.
+    The exit code is that of RUN. Without RUN, the exit code is the highest one among the resumed runs, except
+    sub-agents whose root run was resumed too.
     """
     prompter = UserPrompter(terminal=terminal)
     started_at = app.context.clock.now()
@@ -211,7 +211,10 @@ def run_description_lines(
         if run.text
         else "",
         f"Error: {one_line(run.error, 400)}" if run.error else "",
-        *(f'Waits for approval {each}. Show it with "retinue approvals show {each}".' for each in approvals),
+        *(
+            f'Waiting for approval {each}. View it with "retinue approvals show {each}".'
+            for each in approvals
+        ),
         reply_hint(run) if run.waiting_for is WaitReason.PERSON else "",
         *(
             f"{'  ' * depth}{labels[each.id]} {_state_text(each)}: {task_summary(each)} ({each.id})"

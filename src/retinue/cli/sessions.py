@@ -88,9 +88,9 @@ async def branch_session(
 @click.argument("session")
 @with_sessions()
 async def clear_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
-    """Remove all messages of a session. Its id, name and folder stay.
+    """Remove all messages of a session. Its id, name and folder are kept.
 
-    A copy of the messages stays in its folder, as session.md.cleared-TIME.
+    A copy of the messages is kept in its folder, as session.md.cleared-TIME.
     """
     cleared = await stored.clear(session)
     await _print_session(stored, terminal, cleared.id)
@@ -140,7 +140,7 @@ async def restore_session(stored: StoredSessions, terminal: Terminal, session: s
 @click.argument("name")
 @with_sessions()
 async def rename_session(stored: StoredSessions, terminal: Terminal, session: str, name: str) -> None:
-    """Rename a session; its id and folder stay."""
+    """Rename a session; its id and folder are kept."""
     if not name.strip():
         raise UsageError("The name is empty. Give a name with at least one visible character.")
     renamed = await stored.rename(session, name)
@@ -209,7 +209,7 @@ async def _print_session(stored: StoredSessions, terminal: Terminal, ref: str) -
         terminal.print_line(f"{child['slug']} {child['status']}: {one_line(each['summary'], 120)}")
     for each in approvals:
         resource = "" if each["access"] == "tool" else f" {one_line(each['resource'], 120)}"
-        terminal.print_line(f"\n{each['slug']} waits for an approval: {each['tool']}{resource}")
+        terminal.print_line(f"\n{each['slug']} is waiting for approval: {each['tool']}{resource}")
         answer = f"retinue approvals answer {each['id']} allow"
         terminal.print_line(f"  retinue approvals show {each['id']}, then {answer} (or deny)")
     for each in questions:

@@ -243,7 +243,7 @@ async def detach_run(run_id: str, context: RuntimeContext) -> Run:
         if run.status.is_final:
             raise Conflict(f"Run {run_id} has ended ({run.status}).")
         if not run.is_awaited:
-            raise Conflict(f"Run {run_id} already runs in the background: no call waits for it.")
+            raise Conflict(f"Run {run_id} is already running in the background: no call waits for it.")
         run = replace(run, is_awaited=False)
         tx.update_run(run)
         parent = tx.get_run(run.request.parent_run or "")
@@ -319,7 +319,7 @@ async def _save_person_reply(
             )
         elif not conversation.typed_text().strip() or not waiting_run.waits_between_turns:
             raise UsageError(
-                f"Run {waiting_run.id} waits for your reply. Give a text, or type it at the end of {waiting_run.transcript_path}."
+                f"Run {waiting_run.id} is waiting for your reply. Give a text, or type it at the end of {waiting_run.transcript_path}."
             )
     try:
         return max(timedelta(), now - datetime.fromisoformat(since))

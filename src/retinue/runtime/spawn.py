@@ -204,7 +204,7 @@ async def check_spawn_allowed(
     if allowed is not None and first_match(allowed, request.agent) is None:
         raise Refused(f"{request.agent} may not be started by other agents (subagents.allow_agents).")
     if cycle := delegation_cycle(request.agent, ancestors, allow_direct=True):
-        raise Refused(f"{request.agent} already runs as an ancestor: {cycle}")
+        raise Refused(f"{request.agent} is already running as an ancestor: {cycle}")
     return requesting_run
 
 

@@ -305,7 +305,7 @@ async def test_messages_to_a_session_that_waits_for_an_approval_are_queued(api: 
         for mode in ("sync", "async"):
             queued = (await client.send_message(session["slug"], f"And {mode}", mode=mode)).json
             assert (queued["status"], queued["messageId"]) == ("queued", queued["responseId"])
-            assert queued["message"].startswith("general waits for an approval of bash")
+            assert queued["message"].startswith("general is waiting for approval of bash")
             assert f"POST /api/approvals/{approval['id']}" in queued["message"]
         current = (await client.get(f"/api/sessions/{session['slug']}")).json
         assert (current["status"], current["run"]) == ("waiting", first["responseId"])
@@ -319,7 +319,7 @@ async def test_messages_to_a_session_that_waits_for_an_approval_are_queued(api: 
 @pytest.mark.parametrize(
     ("call", "expected_text"),
     [
-        (("bash", {"command": "true"}), "approval of bash. Show it with GET /api/approvals/"),
+        (("bash", {"command": "true"}), "approval of bash. View the request with GET /api/approvals/"),
         (("ask_user", {"question": "Which colour?"}), "Which colour?"),
     ],
 )
@@ -347,5 +347,5 @@ async def test_a_waiting_client_is_notified_at_once_of_what_a_child_agent_needs_
         await client.post(f"/api/approvals/{approval['id']}", {"answer": "allow"})
         repeated = (await client.send_message(session["slug"], "Hand it on", key="k", timeout=0)).json
         assert (repeated["responseId"], repeated["status"]) == (first["responseId"], "timeout")
-        assert repeated["message"].startswith("worker waits for"), repeated["message"]
+        assert repeated["message"].startswith("worker is waiting for"), repeated["message"]
         assert expected_text in repeated["message"]

@@ -82,7 +82,7 @@ async def test_a_watcher_comments_without_being_asked_and_its_comment_can_be_dis
         promoted = await client.post(f"/api/inbox/{row['id']}/promote")
         assert (promoted.status, promoted.json["already_promoted"]) == (200, False)
         last = (await client.message_texts(session["slug"]))[-1]
-        assert last.startswith("The user forwards this comment of the watcher pair to you:")
+        assert last.startswith("The user forwarded this comment from the watcher pair:")
         assert "Change line 12 only." in last
         assert (await client.post(f"/api/inbox/{row['id']}/promote")).json["already_promoted"] is True
 

@@ -98,7 +98,7 @@ async def test_a_pending_approval_and_a_child_survive_a_restart_of_the_daemon(ow
             await window.expect("lost").to_be_visible()
             await restart(daemon)
             await window.expect("lost").to_have_count(0)
-            await window.expect("card-status").to_have_text("Waiting for an approval")
+            await window.expect("card-status").to_have_text("Waiting for approval")
             await window.expect("approval").to_have_count(1)
             await window("allow").click()
             await window.expect(window("said-agent").locator(".prose")).to_have_text(["It is."])

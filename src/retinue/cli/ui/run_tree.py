@@ -66,7 +66,7 @@ class RunNode(Struct, frozen=True, kw_only=True):
 
 
 WAITING_FOR_TEXTS: Mapping[str, str] = {
-    WaitReason.APPROVAL: "an approval",
+    WaitReason.APPROVAL: "approval",
     WaitReason.PERSON: "your message",
     WaitReason.MODEL: "its model",
     WaitReason.DISK: "disk space",

@@ -92,11 +92,11 @@ async def agents_message(
     ] = LATEST_OR_CREATE_SESSION,
     mode: Annotated[
         Literal["sync", "async"],
-        "sync waits for the response; async returns at once, and the response is announced later.",
+        "sync waits for the response; async returns immediately, and the response is announced later.",
     ] = "sync",
     timeout: Annotated[  # noqa: ASYNC109  (a documented argument name; not an asyncio timeout)
         Annotated[float, msgspec.Meta(ge=0)],
-        "Seconds that sync waits; 0 is the maximum. The agent continues after that.",
+        "Seconds that sync waits; 0 means the configured maximum. The agent continues after that.",
     ] = DEFAULT_TIMEOUT_S,
 ) -> str:
     """Send a message to another agent, which answers in its own conversation with its own tools and history. Ask for
@@ -163,11 +163,11 @@ async def _check_target_agent(request: RunRequest, call: Call, context: RuntimeC
     ancestors = await context.ledger.read(lambda tx: ancestor_runs(call.run.id, tx))
     if cycle := delegation_cycle(request.agent, ancestors):
         raise Failed(
-            _error_json("agent_not_accessible", f"{refusal}: it already runs as an ancestor: {cycle}")
+            _error_json("agent_not_accessible", f"{refusal}: it is already running as an ancestor: {cycle}")
         )
     if not target.ui_visible:
         raise Failed(
-            _error_json("agent_not_accessible", refusal, reason="its definition says ui_visible: false")
+            _error_json("agent_not_accessible", refusal, reason="its definition sets ui_visible: false")
         )
     try:
         await check_spawn_allowed(request, call.session, context, ancestors=ancestors)
