@@ -165,7 +165,7 @@ export async function copyText(text: string, description: string): Promise<boole
     await navigator.clipboard.writeText(text);
   } catch {
     if (!copyWithSelection(text)) {
-      showToast(`The browser did not allow copying. Copy ${description} yourself: ${text.slice(0, 300)}`, { isError: true });
+      showToast(`The browser blocked copying. Copy ${description} manually: ${text.slice(0, 300)}`, { isError: true });
       return false;
     }
   }

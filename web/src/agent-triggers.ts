@@ -23,7 +23,7 @@ export function matchingSlashCommands(text: string): { slash: string; agent: Age
 export async function startAgent(session: string, agent: Agent, task: string, trigger: "slash" | "key"): Promise<boolean> {
   if (!task) {
     if (!agent.roles.includes("watcher")) {
-      showToast(`Type the task for ${agent.name} after its command.`, { isError: true });
+      showToast(`Type the task after the command for ${agent.name}.`, { isError: true });
       return false;
     }
     await toggleWatcher(session, agent.name, trigger);

@@ -45,7 +45,7 @@ function runAgentHotkey(event: KeyboardEvent): boolean {
   if (event.repeat) return true;
   if (agent.roles.includes("watcher")) void toggleWatcher(id, agent.name, "key");
   else {
-    showToast(`Type the task for ${agent.name}, then press its key.`);
+    showToast(`Type the task for ${agent.name}, then press the agent's hotkey.`);
     focusElement(".composer textarea");
   }
   return true;

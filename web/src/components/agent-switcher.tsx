@@ -37,7 +37,7 @@ export function AgentSwitcher(): JSX.Element {
   };
   return (
     <div class="agent-switcher" ref={box} onKeyDown={onKeyDown}>
-      <button type="button" class="current-agent" style={agentHueStyle(selected)} aria-haspopup="true" aria-expanded={isOpen.value} title="Talk to another agent" data-test="agent-switcher" data-agent={selected} onClick={() => (isOpen.value = !isOpen.value)}>
+      <button type="button" class="current-agent" style={agentHueStyle(selected)} aria-haspopup="true" aria-expanded={isOpen.value} title="Switch agent" data-test="agent-switcher" data-agent={selected} onClick={() => (isOpen.value = !isOpen.value)}>
         <AgentIcon agent={selected} /><span data-test="current-agent">{capitalize(selected)}</span><Icon name="down" size={12} />
       </button>
       {isOpen.value && (

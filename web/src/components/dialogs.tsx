@@ -57,7 +57,7 @@ const SHORTCUT_HELP: [string, string][] = [
 function agentShortcuts(): [string, string][] {
   return (agents.value ?? []).flatMap((agent) => {
     const isWatcher = agent.roles.includes("watcher");
-    const keys = agent.triggers.hotkeys.map((key): [string, string] => [key, isWatcher ? `start or stop the watcher ${agent.name}` : `give the typed text to ${agent.name}`]);
+    const keys = agent.triggers.hotkeys.map((key): [string, string] => [key, isWatcher ? `start or stop the watcher ${agent.name}` : `send the typed text to ${agent.name}`]);
     const commands = agent.triggers.slash.map((slash): [string, string] => [`/${slash.replace(/^\//, "")}`, `delegate to ${agent.name}${isWatcher ? "; without a task: start or stop watching" : ""}`]);
     return [...keys, ...commands];
   });
@@ -109,7 +109,7 @@ function ClearSessionDialog({ session }: { session: Session }): JSX.Element {
   return (
     <ModalDialog label="Clear" testId="clear-dialog">
       <h2>Clear {sessionTitle(session)}?</h2>
-      <p>All messages are removed. The session, its name and its folder stay.</p>
+      <p>All messages are removed. The session, its name and its folder are kept.</p>
       <p class="dialog-actions">
         <button type="button" class="button" onClick={() => (dialog.value = null)}>Cancel</button>
         <button type="button" class="button primary" data-test="clear-yes" onClick={() => void clearSession(session)}>Clear</button>

@@ -143,7 +143,7 @@ export function QueuedMessage({ run }: { run: RunView }): JSX.Element {
 const NOTICE_TITLES: Record<string, string> = {
   announcement: "Result received",
   resumed: "Resumed after an interruption",
-  interrupted: "Asked to stop with a summary",
+  interrupted: "Interrupted: summary requested",
   nudge: "Reminded to reply",
 };
 

@@ -119,7 +119,7 @@ function SessionRow({ session, showAgent }: { session: Session; showAgent: boole
         </button>
       )}
       <Menu
-        label={`Menu of ${sessionTitle(session)}`} icon="more" testId="row-menu"
+        label={`Menu for ${sessionTitle(session)}`} icon="more" testId="row-menu"
         items={[
           { label: session.pinned_at ? "Unpin" : "Pin", icon: "pin", onSelect: () => void togglePin(session), testId: "pin" },
           { label: "Rename", icon: "pencil", onSelect: () => (editingName.value = editingKey), testId: "rename" },

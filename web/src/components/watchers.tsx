@@ -18,7 +18,7 @@ export function ActiveWatcherList(): JSX.Element {
 function ActiveWatcherButton({ watcher }: { watcher: Watcher }): JSX.Element {
   const isRunning = activeRuns.value.some((run) => run.sessionId === watcher.watcher);
   return (
-    <button type="button" class="active-run" style={agentHueStyle(watcher.agent)} data-test="ledger-watcher" data-watcher={watcher.watcher} title={`${watcher.agent} watches ${watcher.slug}${isRunning ? ", reading an update" : ""}`} onClick={() => showSession(watcher.watcher)}>
+    <button type="button" class="active-run" style={agentHueStyle(watcher.agent)} data-test="ledger-watcher" data-watcher={watcher.watcher} title={`${watcher.agent} is watching ${watcher.slug}${isRunning ? ", reading an update" : ""}`} onClick={() => showSession(watcher.watcher)}>
       <span class={`dot ${isRunning ? "running" : "watching"}`} aria-hidden="true" /><span><b>{watcher.name}</b> watching</span>
     </button>
   );
@@ -39,7 +39,7 @@ export function watcherMenuItems(session: Session): MenuItem[] {
 export function InterjectionList({ session }: { session: Session }): JSX.Element | null {
   const interjections = pendingInterjections(session.session_id);
   if (!interjections.length) return null;
-  return <section class="interjections" data-test="interjections" aria-label="Comments of watchers" aria-live="polite">{interjections.map((each) => <InterjectionCard key={each.id} item={each} />)}</section>;
+  return <section class="interjections" data-test="interjections" aria-label="Watcher comments" aria-live="polite">{interjections.map((each) => <InterjectionCard key={each.id} item={each} />)}</section>;
 }
 
 export function InterjectionCard({ item }: { item: InboxItem }): JSX.Element {
