@@ -35,7 +35,7 @@ async def _pool_key(home: HomeAccess, session: Session, pooled: PooledSession) -
 
 
 async def retire_pool_agents(home: HomeAccess, ref: str | None = None) -> list[PoolEntry]:
-    """Retire one agent, or all idle ones: their ids become invalid, their sessions stay.
+    """Retire one agent, or all idle ones: their ids become invalid, their sessions are kept.
 
     Raises:
         NotFound: The pool has no such agent.

@@ -99,7 +99,7 @@ async def show_agent(app: App, terminal: Terminal, name: str) -> None:
 @click.argument("name")
 @with_app()
 async def delete_agent(app: App, terminal: Terminal, name: str) -> None:
-    """Delete an agent's definition file; its sessions stay."""
+    """Delete an agent's definition file; its sessions are kept."""
     app.agents.registry.delete(name)
     terminal.print_facts({"name": name, "deleted": True})
 

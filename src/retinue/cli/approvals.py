@@ -72,7 +72,7 @@ async def answer_approval(app: App, terminal: Terminal, approval: str, answer: s
     """Allow or deny one exact call, once.
 
     If an agent requests more permissions, allow permits the next such call, and add grants the permission
-    permanently, in the session's preset.md. The run continues at once, in its own process or else here, until
+    permanently, in the session's preset.md. The run continues immediately, in its own process or else here, until
     it ends or needs another approval (exit code 6).
     """
     pending = await app.approvals.find(approval)

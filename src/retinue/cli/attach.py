@@ -29,7 +29,7 @@ from retinue.errors import RetinueError
 @click.argument("session")
 @with_app(executes_runs=True)
 async def attach(app: App, terminal: Terminal, session: str) -> int:
-    """Follow SESSION until none of its runs is active, whichever process runs them.
+    """Follow SESSION until none of its runs is active, in any process.
 
     Resumes runs whose process has died, and asks you their questions. Ctrl-C detaches without stopping runs
     of other processes.

@@ -29,14 +29,14 @@ GREETING = "Type /help for the commands. Ctrl-C stops an answer, Ctrl-D exits."
 
 @click.command(cls=Command)
 @click.argument("session", required=False)
-@click.option("--agent", metavar="A", help="Agent to talk with (default: general).")
+@click.option("--agent", metavar="A", help="Agent to use (default: general).")
 @click.option("--model", metavar="M", help="Model to use, as provider:model.")
 @FORGET_OPTION
 @with_app(executes_runs=True)
 async def chat(
     app: App, terminal: Terminal, session: str | None, agent: str | None, model: str | None
 ) -> int:
-    """Talk with an agent, line by line.
+    """Start an interactive conversation with an agent.
 
     Continues SESSION if it is given; otherwise the first message starts a new session. Type /help for the
     commands. With --json, the runs are printed as one array at the end.
@@ -271,7 +271,7 @@ class ChatLoop:
 
 def _slash_command_help(agent: Agent) -> str:
     """Describe what an agent's slash command does."""
-    text = f"give TEXT to {agent.name} as a sub-agent"
+    text = f"start {agent.name} as a sub-agent with the task TEXT"
     return f"{text}; without TEXT: start or stop watching" if Role.WATCHER in agent.roles else text
 
 

@@ -28,7 +28,7 @@ INBOX_COLUMNS: Sequence[Column] = (
 @click.option(
     "--drain", is_flag=True, help="Mark undelivered results as read, so that no agent receives them."
 )
-@click.option("--promote", metavar="RUN", help="Add one result to the parent conversation.")
+@click.option("--promote", metavar="ID", help="Add one result to the parent conversation.")
 @click.option("--dismiss", metavar="ID", help="Dismiss a watcher's comment.")
 @with_app()
 async def inbox(
@@ -36,9 +36,9 @@ async def inbox(
 ) -> None:
     """Show the status and results of delegated tasks, for SESSION or for all sessions.
 
-    Also lists the comments of watchers. A result that its agent has not received yet is `pending`; it is
-    delivered once, at the agent's next turn. --promote adds a result to the parent conversation as a message
-    from you that names its author, unless it is already there.
+    Also lists the comments of watchers. A result that the requesting agent has not received yet is `pending`;
+    it is delivered once, at that agent's next turn. --promote ID adds a result to the parent conversation as a
+    message from you, with the agent's name. A result is added only once.
     """
     if dismiss is not None:
         if drain or session is not None or promote is not None:

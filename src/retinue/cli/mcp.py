@@ -59,7 +59,7 @@ async def show_server(app: App, terminal: Terminal, server: str, tool: str | Non
         tool_state for tool_state in await app.mcp.compare_tools(server) if tool in (None, tool_state.name)
     ]
     if tool is not None and not tools:
-        raise NotFound(f"{server} has no tool {tool!r}, and none with that name was trusted")
+        raise NotFound(f"{server} has no tool {tool!r}, current or trusted")
     if terminal.json:
         terminal.print_json([tool_comparison_json(tool_state) for tool_state in tools])
         return
@@ -108,7 +108,7 @@ async def trust_server(app: App, terminal: Terminal, server: str, only: tuple[st
 @click.argument("server")
 @with_app()
 async def distrust_server(app: App, terminal: Terminal, server: str) -> None:
-    """Withdraw trust from a server: its tools are unavailable at once."""
+    """Withdraw trust from a server: its tools become unavailable immediately."""
     app.mcp.distrust(server)
     terminal.print_facts({"server": server, "trusted": []})
 

@@ -60,7 +60,7 @@ async def show_pool_stats(stored: StoredSessions, terminal: Terminal) -> None:
 @click.argument("id", required=False)
 @with_sessions()
 async def clear_pool(stored: StoredSessions, terminal: Terminal, id: str | None) -> None:  # noqa: A002  (the name shown in the help)
-    """Remove the agent ID, or every idle agent, from the pool; their sessions stay."""
+    """Remove the agent ID, or every idle agent, from the pool; their sessions are kept."""
     removed = await retire_pool_agents(stored.home, id)
     if terminal.json:
         terminal.print_json([pool_entry_as_json(entry) for entry in removed])

@@ -14,7 +14,7 @@ from retinue.domain.run import run_as_json
 @click.argument("run")
 @with_app(executes_runs=True)
 async def interrupt_run(app: App, terminal: Terminal, run: str) -> None:
-    """End a run with a summary of its work so far, whichever process executes it.
+    """End a run with a summary of its work so far, even if another process executes it.
 
     The reply in progress is cut off, and its text is saved. A running tool may finish, and the run's children
     summarise first. A run that has not started is cancelled.
@@ -31,7 +31,7 @@ async def interrupt_run(app: App, terminal: Terminal, run: str) -> None:
 async def detach_run(app: App, terminal: Terminal, run: str) -> None:
     """Move a run that a tool call waits for into the background.
 
-    Its parent continues at once and receives the result when it is ready.
+    Its parent continues immediately and receives the result when it is ready.
     """
     target = await app.runs.find(run)
     await resume_orphaned_runs(app, [target])

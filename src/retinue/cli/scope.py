@@ -73,9 +73,9 @@ def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 @click.argument("value")
 @with_app()
 async def test_scope(app: App, terminal: Terminal, session: str, kind: str, value: str) -> int:
-    """Test whether SESSION may read, write or run VALUE, or use that tool or agent.
+    """Test whether SESSION may read or write the path VALUE, run the command VALUE, or use the tool or agent VALUE.
 
-    VALUE is a path, a command as one argument (quote it), or a name. Prints the rule that decides, and
+    Give a command as one argument (quote it). Prints the rule that decides, and
     whether approval is required. The exit code is 0 for allowed and 3 for denied.
     """
     action = cast("Literal['read', 'write', 'run', 'tool', 'agent']", kind)

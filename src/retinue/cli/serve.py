@@ -50,7 +50,7 @@ STORAGE_FIX_HINT = "free some space, make the home writable, or choose another o
 @click.option(
     "--allow-remote",
     is_flag=True,
-    help="Allow a --host that other machines can reach. Anybody with the token has your permissions.",
+    help="Allow a --host that other machines can reach. Anyone with the token has your permissions.",
 )
 @click.option("--until-idle", is_flag=True, hidden=True)
 @click.option("--no-link", is_flag=True, hidden=True)
@@ -63,7 +63,7 @@ async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
     and is valid for ten minutes; `retinue serve --link` prints another. Programs use the token in <home>/token.
 
     On SIGTERM, running turns get up to 10 seconds to finish; the next start resumes the rest. A second signal
-    stops the daemon at once. Saved work is never lost.
+    stops the daemon immediately. Saved work is never lost.
     """
     home_path = load_config(os.environ, home=home).home
     if options["stop"] and (options["detach"] or options["link"]):

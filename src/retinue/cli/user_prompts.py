@@ -108,7 +108,7 @@ def accepted_answers(approval: Approval) -> dict[str, Answer]:
 
 @contextmanager
 def catch_interrupts() -> Generator[asyncio.Event]:
-    """Set the yielded event on the first Ctrl-C; exit at once on the second.
+    """Set the yielded event on the first Ctrl-C; exit immediately on the second.
 
     Exiting is safe: everything acknowledged is already on disk.
     """

@@ -82,7 +82,7 @@ async def list_watchers(app: App, terminal: Terminal, session: str | None) -> No
 @AGENT_OPTION
 @with_app()
 async def unwatch(app: App, terminal: Terminal, session: str, agent: str | None) -> None:
-    """Stop the watchers of SESSION. Their comments stay in the inbox."""
+    """Stop the watchers of SESSION. Their comments are kept in the inbox."""
     stopped = await app.watchers.remove(session, agent=agent)
     if terminal.json:
         terminal.print_json([watch_as_json(each) for each in stopped])
