@@ -270,7 +270,7 @@ async def test_the_error_of_a_crashed_server_quotes_its_stderr_and_the_next_call
         )
         await harness.trust()
         error = await harness.call_error("die")
-        assert "exit code 3" in error
+        assert "exited with code 3" in error
         assert "fatal error" in error
         assert "the outcome is unknown" in error
         assert await harness.call("echo") == "{}"
@@ -300,7 +300,7 @@ async def test_a_hanging_server_is_killed_with_all_its_child_processes(tmp_path:
     ("start_action", "message"),
     [
         ({"hang": True}, "did not answer within"),
-        ({"die": 4}, "exit code 4; end of its standard error: fatal error"),
+        ({"die": 4}, "exited with code 4; end of its standard error: fatal error"),
         ({"line": MAX_LINE_BYTES + 1, "hang": True}, "a line of more than 8 MB"),
         ({"babble": True}, "too much unrequested output"),
     ],

@@ -153,7 +153,7 @@ def test_other_spellings_of_a_field_are_equivalent(front: str, field: str, value
     ("front", "location", "message"),
     [
         ("name: x\ntolls: [read]", "x.md:3", "tolls: is not a known field; did you mean 'tools'?"),
-        ("zzzz: 1", "x.md:2", "zzzz: is not a known field; known are"),
+        ("zzzz: 1", "x.md:2", "zzzz: is not a known field; valid values:"),
         ("tools: [read]\ntoolAllowlist: [write]", "x.md:3", "toolAllowlist: is the same setting as 'tools'"),
         ("chat: {provider: openai}\ndriver: openai", "x.md:3", "driver: is the same setting as 'chat'"),
         ("temperature: hot", "x.md:2", "temperature: must be a number, but is text"),

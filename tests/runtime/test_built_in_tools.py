@@ -198,7 +198,7 @@ async def test_ls_of_a_large_folder_is_truncated_with_a_notice(use: UseTool, ws:
         (crowd / f"{number:05}").touch()
     lines = (await use("ls", path="crowd")).split("\n")
     assert len(lines) == ls_tool.MAX_NAMES + 1
-    assert lines[-1] == "[5 more are not shown: use glob with a pattern]"
+    assert lines[-1] == "[5 more entries not shown; use glob with a pattern]"
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ here
             "ls": """\
 gone  0
 here  9,000,000
-[more are not shown: use glob with a pattern]\
+[more entries exist; use glob with a pattern]\
 """,
         }
     )

@@ -147,7 +147,7 @@ async def test_files_that_the_caller_may_not_read_are_left_out_of_the_review(
     assert "+WIDTH = 41" in task
     assert "hush" not in task
     assert "other.txt" not in task
-    assert "Omitted, because the requesting agent may not read them: 1 changed files." in task
+    assert "1 changed file is omitted because the requesting agent may not read it." in task
 
 
 async def test_git_runs_no_program_that_the_repository_configures_and_writes_nothing(

@@ -329,7 +329,7 @@ async def test_a_question_without_a_person_gets_an_error_result(runtime: Runtime
     async with runtime.open(ask, text_reply("I took the first.")) as process:
         run = await process.run("Choose.")
         assert run.status is Status.DONE
-        assert "Nobody is available" in (await process.tool_results(run))[0].text
+        assert "No user is available" in (await process.tool_results(run))[0].text
 
 
 async def test_a_question_is_answered_by_the_person_who_is_present(runtime: RuntimeFixture):

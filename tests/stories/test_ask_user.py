@@ -148,7 +148,7 @@ async def test_without_a_person_or_a_daemon_the_question_gets_an_error_result(ma
         ran = await machine("run", "Paint.")
         assert (ran.code, ran.out) == (0, "Red, then.\n")
         assert last_tool_results(server) == [
-            "Nobody is available to answer 'Which colour?'. Continue without an answer, or state what you need to know."
+            "No user is available to answer 'Which colour?'. Continue without an answer, or state what you need to know."
         ]
 
 
@@ -165,4 +165,4 @@ async def test_a_question_of_a_custom_tool_is_not_suspended(machine: UserMachine
     ):
         ran = await machine("run", "--json", "Go.")
         assert (ran.code, ran.json["text"]) == (0, "Not, then.")
-        assert "Nobody is available to answer 'Really?' now." in json.dumps(last_tool_results(server))
+        assert "No user is available to answer 'Really?' now." in json.dumps(last_tool_results(server))

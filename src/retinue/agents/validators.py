@@ -72,7 +72,7 @@ def known_names_hint(word: str, known: Iterable[str]) -> str:
     nearest = nearest_name(word, known)
     if nearest:
         return f"; did you mean '{nearest}'?"
-    return f"; known are {', '.join(sorted(known))}" if len(known) <= MAX_NAMES_LISTED else ""
+    return f"; valid values: {', '.join(sorted(known))}" if len(known) <= MAX_NAMES_LISTED else ""
 
 
 def slugify(text: str) -> str:

@@ -158,11 +158,11 @@ def check_model(model: Model, config: Config) -> None:
 
 async def defer_question(question: str, _options: Sequence[str]) -> str:
     """Suspend the run until somebody answers from elsewhere; for processes that stay running."""
-    raise AnswerDeferred(f"Nobody is available to answer {question!r} now.")
+    raise AnswerDeferred(f"No user is available to answer {question!r} now.")
 
 
 async def reject_question(question: str, _options: Sequence[str]) -> str:
     """Refuse the question, because nobody can answer it."""
     raise UserUnavailable(
-        f"Nobody is available to answer {question!r}. Continue without an answer, or state what you need to know."
+        f"No user is available to answer {question!r}. Continue without an answer, or state what you need to know."
     )

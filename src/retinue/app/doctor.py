@@ -221,7 +221,7 @@ def _missing_reply_findings(scans: Mapping[str, SessionScan], runs: Sequence[Run
             continue
         advice = f"the file was edited; `retinue runs show {run.id}` still has the result"
         if run.id not in scan.run_ids:
-            message = f"run {run.id} is done, but {run.transcript_path} has no entry of it"
+            message = f"run {run.id} is done, but {run.transcript_path} contains no entry from this run"
             findings.append(Finding(status="warn", message=message, advice=advice))
         elif (saved_replies := scan.replies.get(run.id, 0)) < run.turns:
             message = f"run {run.id} is done, but {run.transcript_path} has only {saved_replies} of its {run.turns} replies"

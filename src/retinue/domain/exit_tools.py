@@ -32,7 +32,7 @@ def exit_tools_section(exits: Sequence[str]) -> str:
     """Return the prompt section about exit tools; the rule is enforced in any case."""
     return (
         f"End your run by calling one of these tools: {', '.join(exits)}. "
-        "A reply without such a call does not end it. The first successful call ends it at once."
+        "A reply without such a call does not end it. The first successful call ends it immediately."
     )
 
 

@@ -119,7 +119,7 @@ class McpClient(ABC):
         if server_version not in SUPPORTED_VERSIONS:
             raise Failed(
                 f"The MCP server {self._name} uses protocol version {_shorten_server_text(server_version)}, "
-                f"which is not supported. Supported are {', '.join(sorted(SUPPORTED_VERSIONS))}."
+                f"which is not supported. Supported versions: {', '.join(sorted(SUPPORTED_VERSIONS))}."
             )
         self.protocol_version = server_version
         await self.send_notification("notifications/initialized", {})

@@ -148,7 +148,9 @@ def _load_script(path: str) -> Mapping[str, AgentScript]:
     if isinstance(value, list):
         return {ANY_AGENT: _parse_replies(path, "", cast("list[Any]", value))}
     if not isinstance(value, dict):
-        raise BadConfig(f"the script {path} must be a list of replies, or an object from agents to lists")
+        raise BadConfig(
+            f"the script {path} must be a list of replies, or an object that maps agent names to lists"
+        )
     by_agent = cast("dict[str, Any]", value)
     if "replies" in by_agent:
         return {ANY_AGENT: _parse_replies(path, "", by_agent)}

@@ -57,7 +57,7 @@ def with_exit_tools(plan: RunPlan, context: RuntimeContext) -> RunPlan:
     if len(denied) == len(exit_names):
         reason = ", ".join(f"{name}: {rule}" for name, rule in denied.items())
         raise Refused(
-            f"{plan.agent.name} could never end its run. None of its exit tools is allowed ({reason})."
+            f"The run was not started: none of the exit tools of {plan.agent.name} is allowed ({reason})."
         )
     allowed = [name for name in exit_names if name not in denied]
     return replace(plan, system=f"{plan.system}\n\n{exit_tools.exit_tools_section(allowed)}".strip())

@@ -33,7 +33,7 @@ PATH is not searched, and some systems allow only this program to create namespa
 """
 
 INSTALL_HINT = (
-    "install bubblewrap 0.10 or newer, or your system's update of an older one that has `--bind-fd`"
+    "install bubblewrap 0.10 or newer, or an older package to which your distribution backported `--bind-fd`"
 )
 
 _VAR_TMP = "/var/tmp"  # noqa: S108
@@ -76,7 +76,7 @@ tries=0; while :; do
 open=; for fd in /proc/1/fd/* /proc/self/fd/*; do if [ -d "$fd" ]; then open=$fd; fi; done
 if [ -z "$open" ]; then break; fi
 tries=$((tries+1)); if [ $tries -gt 2000 ]; then
-echo "a folder of the machine is open in the sandbox: this bubblewrap cannot be used" >&2; exit 126; fi
+echo "this bubblewrap leaves a host folder open inside the sandbox and cannot be used" >&2; exit 126; fi
 done
 """
 """Shell code that refuses to start while a folder of the machine is open in the sandbox.

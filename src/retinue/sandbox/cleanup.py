@@ -164,7 +164,7 @@ def _run_in_parent(path: str, trees: tuple[str, ...], action: Callable[[int, str
                 mode_note = f"; {printable_path(_parent_path(path))} is writable again: its mode was changed"
             else:
                 return mode_note
-        raise PermissionError(errno.EACCES, "the mode of its folder is changed repeatedly")
+        raise PermissionError(errno.EACCES, "another process keeps changing the permissions of its folder")
     finally:
         os.close(folder)
 

@@ -94,7 +94,7 @@ class LineProcess(asyncio.SubprocessProtocol):
         os.close(self._status_fd)
         self._exited.set()
         self._on_exit(
-            self._stop_reason or ("it ended" if exit_code is None else f"it ended with exit code {exit_code}")
+            self._stop_reason or ("it ended" if exit_code is None else f"it exited with code {exit_code}")
         )
 
     def _split_lines(self, data: bytes) -> None:

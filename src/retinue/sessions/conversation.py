@@ -280,7 +280,7 @@ class FileConversation:
             missing = self._reload()
             if not missing:
                 return True
-        raise Failed(f"{self._file.path} keeps changing. Try again when nobody is writing to it.")
+        raise Failed(f"{self._file.path} keeps changing. Try again when no other program is writing to it.")
 
     def _record_entries(self, added: Sequence[Entry]) -> None:
         if self._draft:

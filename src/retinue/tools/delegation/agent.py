@@ -77,7 +77,7 @@ def _delegation_refused_text(name: str) -> str:
     return json_result(success=False, error=problem, error_type=Refused.code)
 
 
-Task = Annotated[str, "The whole task: the agent knows nothing of this conversation."]
+Task = Annotated[str, "The whole task: the agent does not see this conversation."]
 Persist = Annotated[bool, "Whether to keep the agent for agent_ask."]
 
 

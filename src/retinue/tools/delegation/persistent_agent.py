@@ -37,7 +37,7 @@ async def persistent_agent(
     call: Call,
     preset: Annotated[str, "The agent to use."],
     description: Annotated[str, "A few words that describe the task; they become part of its folder's name."],
-    prompt: Annotated[str, "The whole task: the agent knows nothing of this conversation."],
+    prompt: Annotated[str, "The whole task: the agent does not see this conversation."],
     allowed_paths: Annotated[
         list[str] | None,
         "Globs of what it may read; default: what you may read; [] for no restriction.",

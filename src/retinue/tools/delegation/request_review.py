@@ -95,9 +95,12 @@ def _review_task(
         )
         sections.append(f"New files that git does not track yet; read them yourself:\n{names}{omitted}")
     if workspace_changes.hidden_count:
-        sections.append(
-            f"Omitted, because the requesting agent may not read them: {workspace_changes.hidden_count:,} changed files."
+        files, pronoun = (
+            ("1 changed file is", "it")
+            if workspace_changes.hidden_count == 1
+            else (f"{workspace_changes.hidden_count:,} changed files are", "them")
         )
+        sections.append(f"{files} omitted because the requesting agent may not read {pronoun}.")
     data = delimited_block("\n\n".join(sections), make_nonce(context))
     return "\n\n".join(
         [

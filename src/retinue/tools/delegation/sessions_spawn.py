@@ -41,12 +41,12 @@ def _format_argument_error(message: str) -> str:
 async def sessions_spawn(
     call: Call,
     *,
-    task: Annotated[str, "The whole task: the worker knows nothing of this conversation."],
+    task: Annotated[str, "The whole task: the worker does not see this conversation."],
     label: Annotated[str | None, "A short name, such as research."] = None,
     model: Annotated[str | None, "The model to use instead of the default."] = None,
     thinking: Annotated[Literal["off", "low", "medium", "high"] | None, "The thinking level."] = None,
     timeoutSeconds: Annotated[  # noqa: N803  (a documented argument name)
-        Annotated[int, msgspec.Meta(ge=0)] | None, "Deadline in seconds; 0 is the maximum."
+        Annotated[int, msgspec.Meta(ge=0)] | None, "Deadline in seconds; 0 means the configured maximum."
     ] = None,
     cleanup: Annotated[
         Literal["delete", "keep"], "Whether to keep its conversation after its result was announced."

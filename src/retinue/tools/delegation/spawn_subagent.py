@@ -57,7 +57,7 @@ async def spawn_subagent(
     call: Call,
     *,
     agentId: Annotated[str, "The agent to use."],  # noqa: N803  (a documented argument name)
-    prompt: Annotated[str, "The whole task: the agent knows nothing of this conversation."],
+    prompt: Annotated[str, "The whole task: the agent does not see this conversation."],
     capability: Annotated[
         Literal["primary", "subtask", "watcher", "orchestrator"], "The role in which it is started."
     ] = "subtask",
