@@ -11,7 +11,7 @@ from retinue.tools.define import tool
 
 TURN_ENDED = "Posted. The watched turn was interrupted."
 POSTED_TURN_ENDED = "Posted. The watched turn had already ended."
-SHOWN_AS_WARNING = "Posted as a warning: your definition does not allow you to interrupt the watched turn."
+POSTED_AS_WARNING = "Posted as a warning: your definition does not allow you to interrupt the watched turn."
 POSTED = "Posted. It is shown to the user immediately."
 
 
