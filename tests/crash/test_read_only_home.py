@@ -11,6 +11,8 @@ import pytest
 from commands import RETINUE, start_process
 from crash_programs import FILL_DISK
 
+from retinue.errors import BUG_MESSAGE
+
 
 @dataclass(slots=True, kw_only=True)
 class ScriptedMachine:
@@ -160,7 +162,7 @@ async def test_commands_that_need_to_write_explain_the_read_only_home_in_one_sen
         code, out, err = await machine.run(*args, read_only=home)
         assert (code, out, err.count("\n")) == (1, "", 1), args
         assert "Read-only file system" in err, args
-        assert "defect" not in err
+        assert BUG_MESSAGE not in err
 
 
 SERVE_ON_FULL_DISK = """

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from user_machine import UserMachine
 
+from retinue.errors import BUG_MESSAGE
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, http_error, text_reply
 
@@ -97,7 +98,7 @@ def only_line(err: str) -> str:
     lines = err.strip().splitlines()
     assert len(lines) == 1, err
     assert "Traceback" not in err
-    assert "defect" not in err
+    assert BUG_MESSAGE not in err
     return lines[0]
 
 

@@ -164,7 +164,7 @@ def test_every_created_file_is_accessible_only_to_its_owner(
     run_command("tools", "list")
     home = tmp_path / "deep" / "home"
     created = [home.parent, home, *home.rglob("*")]
-    assert any(path.name.startswith("defect-") for path in created)
+    assert any(path.name.startswith("internal-error-") for path in created)
     assert any(path.name == "ledger.db" for path in created)
     open_to_others = [
         str(path) for path in created if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o077

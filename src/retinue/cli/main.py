@@ -152,7 +152,7 @@ def _save_crash_details(details: str, home: str | None) -> str:
         return debug_hint
     from retinue.app.log_file import save_details  # noqa: PLC0415  (fast start-up)
 
-    name = f"defect-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+    name = f"internal-error-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{os.getpid()}.txt"
     try:
         path = save_details(Path(home), name, details)
     except OSError:
