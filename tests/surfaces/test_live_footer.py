@@ -4,7 +4,7 @@ import io
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from terminal import TerminalEmulator
 
@@ -103,6 +103,8 @@ def test_a_line_that_fills_the_row_continues_as_without_a_footer(
     assert with_footer.visible_lines() == without.visible_lines()
 
 
+@example(steps=["x" * 20, ["below"], "\na"])
+@example(steps=["\t\ta漢", "a", [""], ["again"], "\n", "\na"])
 @given(
     st.lists(
         st.text(st.sampled_from("ab 漢—\n\t"), max_size=30)

@@ -80,6 +80,9 @@ class LiveFooter:
         size = self.current_size()
         new_lines = new_lines if len(new_lines) < size.height else ()
         frame = self._cursor_return_sequence(size, erase=bool(text) or not new_lines)
+        if self.cursor.is_wrapped and text.startswith("\n"):
+            text = text[1:]  # the footer has already ended the full row
+            self.cursor = CursorPosition()
         self.cursor = self.cursor.advance(text, size.width)
         if not self.cursor.is_certain:
             new_lines = ()
@@ -113,6 +116,8 @@ class CursorPosition(Struct, frozen=True, kw_only=True):
     column: int = 0
     row_full: bool = False
     """The last row is filled to the edge: the next character goes to a new row."""
+    is_wrapped: bool = False
+    """The row above was filled to the edge, and the footer has moved the cursor to a new row."""
     is_certain: bool = True
     """False if the line has characters of unknown width, so its end cannot be located."""
 
@@ -138,7 +143,7 @@ class CursorPosition(Struct, frozen=True, kw_only=True):
 
         Text after a full row continues where the footer begins, as it would have without it.
         """
-        return CursorPosition() if self.row_full else self
+        return CursorPosition(is_wrapped=True) if self.row_full else self
 
     def advance_columns(self, count: int, width: int) -> "CursorPosition":
         if not count:
