@@ -104,10 +104,11 @@ def test_a_line_that_fills_the_row_continues_as_without_a_footer(
 
 
 @example(steps=["x" * 20, ["below"], "\na"])
-@example(steps=["\t\ta漢", "a", [""], ["again"], "\n", "\na"])
+@example(steps=["x" * 18 + "漢", [""], ["again"], "\n", "\na"])
 @given(
     st.lists(
-        st.text(st.sampled_from("ab 漢—\n\t"), max_size=30)
+        # No tab at the start: after a full row, terminals differ in where it goes, and the footer has wrapped the row.
+        st.text(st.sampled_from("ab 漢—\n\t"), max_size=30).map(lambda text: text.lstrip("\t"))
         | st.lists(st.text("xyz", max_size=19), max_size=5),
         max_size=12,
     )
