@@ -116,16 +116,21 @@ class DiskError(Failed):
 
 
 class ModelFailed(Failed):
-    """The model failed. `reason` is one of the run's reasons; `partial` is the text received before the
-    failure.
+    """The model failed.
+
+    `reason` is one of the run's reasons; `partial` is the text received before the failure. `outage_server`
+    names the server if it is down for now, so that waiting for it makes sense.
     """
 
     code = "model_failed"
 
-    def __init__(self, message: str, *, reason: str = "unreachable", partial: str = "") -> None:
+    def __init__(
+        self, message: str, *, reason: str = "unreachable", partial: str = "", outage_server: str = ""
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.partial = partial
+        self.outage_server = outage_server
 
 
 class TimedOut(RetinueError):

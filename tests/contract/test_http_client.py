@@ -1175,7 +1175,7 @@ async def test_an_untrusted_certificate_is_a_provider_error(tmp_path: Path):
     context, _ = make_ssl_contexts(tmp_path, "localhost")
     async with run_server(always_ok, context=context) as server:
         failure = await catch_post_error(server.url)
-        assert (failure.reason, server.requests) == ("unreachable", [])
+        assert (failure.reason, failure.retry, server.requests) == ("config", False, [])
         assert str(failure) == (
             f"cannot reach {server.url}: its certificate is not trusted: self-signed certificate"
         )

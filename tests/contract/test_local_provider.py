@@ -32,7 +32,7 @@ from retinue.testing.fixed_clock import fixed_clock
 from retinue.testing.local_model import local_model_command, read_received_requests
 from retinue.tools.registry import built_in_tools
 
-RETRY_SETTINGS = RetrySettings(max_attempts=3, backoff_s=0.01, max_backoff_s=0.02)
+RETRY_SETTINGS = RetrySettings(retry_window_s=0.1, backoff_s=0.01, max_backoff_s=0.02)
 READ_LOGPROBS = [["Request: \n", {" read": -3.0, " answer": -1.0}], ["N/A", {" read": -3.0, " answer": -1.0}],
         ["[MASK]", {" read": -3.0, " answer": -1.0}], ["Result:", {" read": -4.0, " answer": -0.5}],
         ["Request: Tell me what a.md says\nAction:", {" read": -1.2, " answer": -1.1}]]  # fmt: skip

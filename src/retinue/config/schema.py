@@ -95,7 +95,15 @@ _PRICE = validators.map_with_keys(
     {name: validators.number_between(0, 1e6) for name in ("input", "output", "cache_read")},
 )
 _SANDBOX = validators.map_with_keys({"minimum": validators.one_of(SANDBOX_LEVELS)})
-_PROVIDER = validators.map_with_keys({"base_url": _parse_url, "api_key": validators.line_value})
+_PROVIDER = validators.map_with_keys(
+    {
+        "base_url": _parse_url,
+        "api_key": validators.line_value,
+        "retry_seconds": validators.number_between(0, 86_400),
+        "reply_seconds": validators.number_between(0.001, 1e9),
+        "idle_seconds": validators.number_between(0.001, 1e9),
+    }
+)
 _PROVIDERS = validators.map_with_keys(dict.fromkeys(MODEL_APIS, _PROVIDER))
 _SUBAGENTS = validators.map_with_keys(
     {

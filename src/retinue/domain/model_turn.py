@@ -50,6 +50,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """Id of the session, for a provider that keeps state per session."""
     scope: Scope | None = None
     """Rights that bind a provider that executes tools itself."""
+    is_probe: bool = False
+    """The model's server was down: a single failed attempt shows that it still is."""
 
 
 class StopReason(StrEnum):

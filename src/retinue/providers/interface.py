@@ -26,6 +26,13 @@ class ServerSettings(Protocol):
         """Return whether the URL is the provider's own."""
         ...
 
+    @property
+    def retry_seconds(self) -> float | None: ...
+    @property
+    def reply_seconds(self) -> float | None: ...
+    @property
+    def idle_seconds(self) -> float | None: ...
+
 
 class ProviderSettings(Protocol):
     """The part of the configuration that providers read."""

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -15,11 +16,14 @@ from retinue.domain.transcript import ToolCall
 from retinue.errors import ModelFailed, RetinueError
 from retinue.interfaces import Provider
 from retinue.providers.errors import ProviderError, RetryAfter
+from retinue.providers.interface import own_base_url
 from retinue.providers.rate_limit import RateLimitGate, RateLimitPermit
 from retinue.providers.retry_policy import CLI_AGENT_TIMEOUTS, RetrySettings
 from retinue.providers.stream_timeout import StreamWatchdog
 
 ProviderFactory = Callable[[Model], Provider]
+DEFAULT_SETTINGS = RetrySettings()
+NO_SETTINGS: Mapping[str, RetrySettings] = {}
 
 
 class RetryingProvider:
@@ -33,11 +37,15 @@ class RetryingProvider:
         self,
         factories: Mapping[str, ProviderFactory],
         clock: Clock,
-        settings: RetrySettings | None = None,
+        settings: RetrySettings = DEFAULT_SETTINGS,
+        settings_by_provider: Mapping[str, RetrySettings] = NO_SETTINGS,
     ) -> None:
         self._factories = factories
         self._clock = clock
-        self._settings = settings or RetrySettings()
+        self._settings = settings
+        self._settings_by_provider = settings_by_provider
+        self._servers_down: set[str] = set()
+        """Servers that gave no reply within the retry window; a request to one gives up at its first failure."""
         self._providers: dict[tuple[str, str], Provider] = {}
         self._gates: dict[tuple[str, str], RateLimitGate] = {}
         self._closed = False
@@ -49,11 +57,15 @@ class RetryingProvider:
         gate = self._gates.get(key)
         if gate is None:
             gate = self._gates[key] = RateLimitGate()
-        state = _RetryState(self._settings, self._clock, gate, on_delta)
-        timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else self._settings.timeouts
+        server = _server_name(request.model)
+        if request.is_probe:
+            self._servers_down.add(server)
+        settings = self._settings_by_provider.get(request.model.provider, self._settings)
+        state = _RetryState(settings, self._clock, gate, on_delta, server, self._servers_down)
+        timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else settings.timeouts
         while True:
             permit = gate.try_enter() or await state.wait_for_gate()
-            stream_timeout = StreamWatchdog(timeouts, on_delta, permit.report_success)
+            stream_timeout = StreamWatchdog(timeouts, on_delta, partial(self._record_success, server, permit))
             try:
                 provider = self._provider_for(key, request.model)
                 return _restore_tool_names(
@@ -69,6 +81,10 @@ class RetryingProvider:
             finally:
                 permit.leave()
             await asyncio.sleep(delay_s)
+
+    def _record_success(self, server: str, permit: RateLimitPermit) -> None:
+        self._servers_down.discard(server)
+        permit.report_success()
 
     async def close(self) -> None:
         self._closed = True
@@ -106,7 +122,11 @@ class _RetryState:
         clock: Clock,
         gate: RateLimitGate,
         on_delta: Callable[[ReplyDelta], None],
+        server: str,
+        servers_down: set[str],
     ) -> None:
+        self._server = server
+        self._servers_down = servers_down
         self._settings = settings
         self._clock = clock
         self._gate = gate
@@ -115,6 +135,7 @@ class _RetryState:
         self._started_at = self._loop_time()
         self._failures = 0
         self._rate_limits = 0
+        self._incomplete_replies = 0
 
     async def wait_for_gate(self) -> RateLimitPermit:
         """Wait while the model's gate is closed.
@@ -147,14 +168,15 @@ class _RetryState:
         delay_s = (
             0.0 if error.close_rate_limit_gate else self._backoff_s(error.retry_after, self._failures - 1)
         )
-        give_up = (
-            not error.retry
-            or self._failures >= self._settings.max_attempts
-            or self._rate_limits >= self._settings.max_rate_limited_attempts
-            or self._elapsed_s() + delay_s > self._settings.retry_window_s
-        )
-        if give_up:
-            raise _final_error(error, self._failures + self._rate_limits, stream_timeout.text) from error
+        self._incomplete_replies += stream_timeout.has_output
+        is_outage = error.retry and self._incomplete_replies < self._settings.max_incomplete_replies
+        if not is_outage or self._is_window_over(delay_s):
+            raise _final_error(
+                error,
+                self._failures + self._rate_limits,
+                stream_timeout.text,
+                self._report_outage() if is_outage else "",
+            ) from error
         if stream_timeout.has_output:
             self._on_delta(ReplyDelta(is_discarded=True))
         if delay_s:
@@ -168,17 +190,25 @@ class _RetryState:
     def _check_retry_window(self) -> None:
         """Raise if the gate stays closed beyond the retry window.
 
-        Only a request's own rate limits and its own time count against it: rate limits of other requests do not count.
+        Only a request's own time counts against it: rate limits of other requests do not.
         """
-        is_too_late = (
-            self._elapsed_s() + max(0.0, self._gate.closed_until - self._loop_time())
-            > self._settings.retry_window_s
-        )
-        if is_too_late:
+        if self._is_window_over(max(0.0, self._gate.closed_until - self._loop_time())):
             raise ModelFailed(
                 f"the model is rate limited and accepted no request for {_round_up_seconds(self._elapsed_s())} s",
                 reason=Reason.RATE_LIMITED,
+                outage_server=self._report_outage(),
             )
+
+    def _is_window_over(self, delay_s: float) -> bool:
+        """Return True if no attempt may begin after this delay, or if the server is known to be down."""
+        return (
+            self._server in self._servers_down or self._elapsed_s() + delay_s > self._settings.retry_window_s
+        )
+
+    def _report_outage(self) -> str:
+        """Record that the server is down, for other requests to it, and return its name."""
+        self._servers_down.add(self._server)
+        return self._server
 
     def _report_gate_wait(self) -> None:
         seconds = self._gate.closed_until - self._loop_time()
@@ -239,9 +269,14 @@ _WAIT_REASONS: Mapping[str, str] = {
 }
 
 
-def _final_error(error: ProviderError, attempts: int, partial: str) -> ModelFailed:
+def _final_error(error: ProviderError, attempts: int, partial: str, outage_server: str) -> ModelFailed:
     times = f" (tried {attempts} times)" if attempts > 1 else ""
-    return ModelFailed(f"{error}{times}", reason=error.reason, partial=partial)
+    return ModelFailed(f"{error}{times}", reason=error.reason, partial=partial, outage_server=outage_server)
+
+
+def _server_name(model: Model) -> str:
+    """Return the name by which all models of one server are known to be down together."""
+    return f"{model.provider} {own_base_url(model)}".rstrip()
 
 
 def _model_key(model: Model) -> tuple[str, str]:

@@ -3,29 +3,41 @@
 import math
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.domain.run import Reason
 from retinue.providers.errors import ProviderError, RetryAfter
+from retinue.providers.interface import ServerSettings
 from retinue.providers.stream_timeout import StreamTimeoutSettings
 
 
 class RetrySettings(Struct, frozen=True, kw_only=True):
-    """How often and how long a request is attempted, with times in seconds."""
+    """How long a request is attempted, with times in seconds."""
 
-    max_attempts: int = 5
-    """Attempts after transient failures: a broken connection, a server error, an incomplete reply."""
-    max_rate_limited_attempts: int = 8
-    """Number of rate limits in a row before giving up."""
+    retry_window_s: float = 600.0
+    """No attempt begins later than this after the first; then the run waits for the model's server."""
+    max_incomplete_replies: int = 8
+    """Attempts that produced output and then failed: each was paid for, so the run fails after this many."""
     backoff_s: float = 1.0
     max_backoff_s: float = 30.0
     max_retry_after_s: float = 120.0
-    retry_window_s: float = 600.0
-    """No attempt begins later than this after the first."""
     timeouts: StreamTimeoutSettings = StreamTimeoutSettings()
 
 
+def retry_settings(server: ServerSettings) -> RetrySettings:
+    """Return the settings for a provider's requests, with defaults for what the user did not set."""
+    settings = RetrySettings()
+    timeouts = settings.timeouts
+    if (idle_s := server.idle_seconds) is not None:
+        timeouts = replace(timeouts, first_byte_s=idle_s, idle_s=idle_s, no_output_s=2 * idle_s)
+    if server.reply_seconds is not None:
+        timeouts = replace(timeouts, total_s=server.reply_seconds)
+    window_s = settings.retry_window_s if server.retry_seconds is None else server.retry_seconds
+    return replace(settings, retry_window_s=window_s, timeouts=timeouts)
+
+
 CLI_AGENT_TIMEOUTS = StreamTimeoutSettings(
-    idle_s=1800.0, no_output_s=math.inf, total_s=math.inf, retry_after_timeout=False
+    first_byte_s=1800.0, idle_s=1800.0, no_output_s=math.inf, total_s=math.inf, retry_after_timeout=False
 )
 """Timeouts for CLI agents.
 

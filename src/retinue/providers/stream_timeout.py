@@ -1,6 +1,7 @@
 """Timeouts for one attempt at a reply: no bytes, no output, or too long in total."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
@@ -19,11 +20,13 @@ Compared by identity, not by equality.
 class StreamTimeoutSettings(Struct, frozen=True, kw_only=True):
     """Time limits of one attempt, in seconds."""
 
+    first_byte_s: float = 600.0
+    """Until the first byte: a model that reasons for long may send none meanwhile."""
     idle_s: float = 120.0
-    """Without a byte, including before the first one."""
-    no_output_s: float = 180.0
+    """Without a further byte."""
+    no_output_s: float = 600.0
     """Without output; blanks and keep-alive comments are not output."""
-    total_s: float = 600.0
+    total_s: float = math.inf
     """From the beginning of the attempt to its end."""
     retry_after_timeout: bool = True
     """Whether an attempt that timed out may be retried."""
@@ -69,6 +72,10 @@ class StreamWatchdog:
         self._texts: list[str] = []
         self.has_output = False
         """Whether any output of this attempt was passed on."""
+
+    @property
+    def _idle_limit_s(self) -> float:
+        return self._timeouts.first_byte_s if self._on_first_byte is not None else self._timeouts.idle_s
 
     @property
     def text(self) -> str:
@@ -131,7 +138,7 @@ class StreamWatchdog:
         timeouts = self._timeouts
         next_check = min(
             self._started_at + timeouts.total_s,
-            self._last_byte_at + timeouts.idle_s,
+            self._last_byte_at + self._idle_limit_s,
             self._last_output_at + timeouts.no_output_s,
         )
         if next_check > now:
@@ -150,7 +157,11 @@ class StreamWatchdog:
         timeouts = self._timeouts
         limits = (
             (self._started_at + timeouts.total_s, f"the model took more than {timeouts.total_s:g} s", False),
-            (self._last_byte_at + timeouts.idle_s, f"the model sent no data for {timeouts.idle_s:g} s", True),
+            (
+                self._last_byte_at + self._idle_limit_s,
+                f"the model sent no data for {self._idle_limit_s:g} s",
+                True,
+            ),
             (
                 self._last_output_at + timeouts.no_output_s,
                 f"the model produced no output for {timeouts.no_output_s:g} s",

@@ -10,6 +10,7 @@ from typing import cast
 from retinue.providers.http.connect import (
     Connector,
     Unreachable,
+    UntrustedCertificate,
     describe_os_error,
     parse_server_url,
     system_ssl_context,
@@ -342,7 +343,8 @@ class HttpClient:
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:
                 raise Unreachable(f"no connection within {self._connect_timeout_s:g} s") from error
-            raise Unreachable(describe_os_error(error)) from error
+            kind = UntrustedCertificate if isinstance(error, ssl.SSLCertVerificationError) else Unreachable
+            raise kind(describe_os_error(error)) from error
         if self._closed:
             connection.abort()
         return connection

@@ -34,6 +34,10 @@ class Unreachable(Exception):
     """No connection could be made; the message says why in a few words."""
 
 
+class UntrustedCertificate(Unreachable):
+    """The server's TLS certificate is not valid for it; another attempt would find the same."""
+
+
 class ServerUrl(Struct, frozen=True, kw_only=True):
     """The parts of a server's URL."""
 

@@ -16,7 +16,7 @@ from retinue.domain.run import Reason
 from retinue.errors import BadConfig
 from retinue.providers.errors import NO_REASON_GIVEN, ProviderError, RetryAfter, sanitize_server_text
 from retinue.providers.http.client import Connection, HttpClient
-from retinue.providers.http.connect import InvalidServerUrl, Unreachable
+from retinue.providers.http.connect import InvalidServerUrl, Unreachable, UntrustedCertificate
 from retinue.providers.http.parser import ResponseError, ResponseParser
 from retinue.providers.http.sse import MAX_EVENT_BYTES, EventParser
 from retinue.providers.retry_policy import (
@@ -25,7 +25,6 @@ from retinue.providers.retry_policy import (
     MISCONFIGURED,
     SERVER_ERROR,
     UNREACHABLE,
-    policy_for_error_name,
     policy_for_status,
     provider_error,
 )
@@ -65,8 +64,6 @@ class ReplyReader(Protocol):
 
 class _ErrorDetails(msgspec.Struct, gc=False):
     message: str | None = None
-    type: str | None = None
-    code: str | int | None = None
 
 
 class _ErrorBody(msgspec.Struct, gc=False):
@@ -117,7 +114,8 @@ class StreamingRequest:
                 connection.release()
         except Unreachable as error:
             raise provider_error(
-                f"cannot reach {self._url}: {sanitize_server_text(str(error), secret)}", UNREACHABLE
+                f"cannot reach {self._url}: {sanitize_server_text(str(error), secret)}",
+                MISCONFIGURED if isinstance(error, UntrustedCertificate) else UNREACHABLE,
             ) from error
         except ResponseError as error:
             raise provider_error(
@@ -165,14 +163,11 @@ class StreamingRequest:
 
     async def _refusal_error(self, connection: Connection, secret: str) -> ProviderError:
         response = connection.response
-        message, *error_names = _parse_error(
+        message = _parse_error_message(
             b"" if _content_encoding(response) else await _read_error_body(connection)
         )
         status = response.status
         policy = policy_for_status(status)
-        named_policy = policy_for_error_name(*error_names)
-        if policy.close_rate_limit_gate and not named_policy.retry:
-            policy = named_policy
         retry_after = _parse_retry_after(response.headers)
         message = sanitize_server_text(message, secret)
         if policy.reason is Reason.AUTH:
@@ -247,15 +242,15 @@ async def _read_error_body(connection: Connection) -> bytes:
     return b"".join(pieces)
 
 
-def _parse_error(body: bytes) -> tuple[str, object, object]:
-    """Return the message, code and type of an error response in any of the usual forms."""
+def _parse_error_message(body: bytes) -> str:
+    """Return the message of an error response in any of the usual forms."""
     try:
         parsed = _ERROR_DECODER.decode(body)
     except (msgspec.MsgspecError, RecursionError):
-        return body.decode("utf-8", "replace"), None, None
+        return body.decode("utf-8", "replace")
     if isinstance(parsed.error, _ErrorDetails):
-        return parsed.error.message or "", parsed.error.code, parsed.error.type
-    return parsed.error or parsed.message or parsed.detail or "", None, None
+        return parsed.error.message or ""
+    return parsed.error or parsed.message or parsed.detail or ""
 
 
 def _parse_retry_after(headers: Mapping[str, str]) -> RetryAfter:
