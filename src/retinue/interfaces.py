@@ -241,8 +241,13 @@ class Transaction(Protocol):
         """Return matching runs, newest first by created_at, then by id."""
         ...
 
-    def has_live_children(self, run_id: str, *, awaited: bool | None = None) -> bool:
-        """Return True if a run requested by this one is live."""
+    def has_live_children(
+        self, run_id: str, *, awaited: bool | None = None, with_running_clock: bool = False
+    ) -> bool:
+        """Return True if a run requested by this one is live.
+
+        `with_running_clock`: only a child that is queued, is running, or waits for such a child.
+        """
         ...
 
     def has_undelivered_work(self, run_id: str, session: str) -> bool:
@@ -484,6 +489,8 @@ class RunOwners(Struct, frozen=True, kw_only=True):
     """Return the id of the process that executes runs created or resumed here: this process or a daemon."""
     is_alive: Callable[[str], bool]
     """Return True if the process with this id is alive."""
+    last_alive_at: Callable[[str], datetime | None]
+    """Return when the process was last known to be alive; None if unknown."""
 
 
 class RuntimeContext(RuntimeSettings, frozen=True, kw_only=True):

@@ -129,7 +129,7 @@ async def test_a_run_is_stored_with_every_field(ledger: AnyLedger):
 async def test_updating_a_run_does_not_change_other_runs(ledger: AnyLedger):
     first, second = make_run("r1"), make_run("r2")
     await ledger.write(add_runs(first, second))
-    started = first.start(owner_id="o", at=NOW, deadline_at=NOW + timedelta(hours=1))
+    started = first.start(owner_id="o", at=NOW, timeout=timedelta(hours=1))
     await ledger.write(lambda tx: tx.update_run(started))
     assert await ledger.read(lambda tx: (tx.get_run("r1"), tx.get_run("r2"))) == (started, second)
 

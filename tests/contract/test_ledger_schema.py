@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ async def test_a_ledger_of_a_newer_version_is_refused_and_left_unchanged(tmp_pat
     await write_runs(path, 1)
     change_ledger(path, "PRAGMA user_version=9000")
     async with open_ledger(path) as ledger:
-        with pytest.raises(Failed, match=r"newer Retinue \(schema version 9000, supported 9\)\. Upgrade"):
+        with pytest.raises(Failed, match=r"newer Retinue \(schema version 9000, supported 12\)\. Upgrade"):
             await ledger.write(lambda tx: tx.add_run(make_run("r2")))
     assert query_ledger(path, "SELECT count(*) FROM runs") == [(1,)]
 
@@ -79,7 +80,7 @@ async def test_an_older_ledger_is_migrated_and_usable(tmp_path: Path, version: i
     expected_run = make_run(
         "r1", request=request, root_id="r1", tool_calls=3, effective_calls=3 if version == 4 else 0
     )
-    started = expected_run.start(owner_id="me", at=CREATED_AT, deadline_at=None)
+    started = expected_run.start(owner_id="me", at=CREATED_AT, timeout=timedelta(hours=1))
     received_events: list[Event] = []
     async with open_ledger(path, on_event=received_events.append) as ledger:
         assert await ledger.read(lambda tx: (tx.get_run("r1"), tx.find_runs(root="r1"))) == (

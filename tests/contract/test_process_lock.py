@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ def test_sigkill_frees_the_lock_at_once(tmp_path: Path):
         process.wait()
         assert not ProcessLock.is_alive(tmp_path, owner_id)
         assert (tmp_path / "owners" / owner_id).exists()
-        assert remove_dead_owners(tmp_path) == [owner_id]
+        assert remove_dead_owners(tmp_path, older_than=timedelta(0)) == [owner_id]
         assert not (tmp_path / "owners" / owner_id).exists()
 
 
@@ -93,7 +94,31 @@ def test_a_stopped_process_is_alive(tmp_path: Path):
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         assert ProcessLock.is_alive(tmp_path, owner_id)
-        assert remove_dead_owners(tmp_path) == []
+        assert remove_dead_owners(tmp_path, older_than=timedelta(0)) == []
+
+
+def test_the_file_of_a_dead_process_tells_for_a_month_when_it_died(tmp_path: Path):
+    before = datetime.now(UTC)
+    with other_process(tmp_path) as (process, owner_id):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert remove_dead_owners(tmp_path) == []
+    died_at = ProcessLock.last_alive_at(tmp_path, owner_id)
+    assert died_at is not None
+    assert abs(died_at - before) < timedelta(minutes=1)
+    long_ago = (before - timedelta(days=31)).timestamp()
+    os.utime(tmp_path / "owners" / owner_id, (long_ago, long_ago))
+    assert remove_dead_owners(tmp_path) == [owner_id]
+    assert ProcessLock.last_alive_at(tmp_path, owner_id) is None
+
+
+def test_a_live_process_records_that_it_is_alive(tmp_path: Path):
+    with ProcessLock(tmp_path) as owner:
+        os.utime(owner.path, (1, 1))
+        owner.record_alive()
+        alive_at = ProcessLock.last_alive_at(tmp_path, owner.id)
+        assert alive_at is not None
+        assert alive_at > datetime.now(UTC) - timedelta(minutes=1)
 
 
 def test_a_child_process_does_not_keep_its_owner_alive(tmp_path: Path):
@@ -108,7 +133,7 @@ def test_removing_dead_owners_leaves_live_owners_and_other_files(tmp_path: Path)
     with ProcessLock(tmp_path) as owner:
         for name in (dead, "notes.txt", dead.upper() + "x"):
             (tmp_path / "owners" / name).write_text("")
-        assert remove_dead_owners(tmp_path) == [dead]
+        assert remove_dead_owners(tmp_path, older_than=timedelta(0)) == [dead]
         assert ProcessLock.is_alive(tmp_path, owner.id)
         remaining = {path.name for path in (tmp_path / "owners").iterdir()}
         assert remaining == {owner.id, "notes.txt", dead.upper() + "x"}
@@ -123,11 +148,11 @@ def test_an_unlocked_owner_file_is_dead_even_if_it_names_a_running_process(tmp_p
         assert " (boot " in owner_text
         (tmp_path / "owners" / left_behind).write_text(owner_text)
         assert not ProcessLock.is_alive(tmp_path, left_behind)
-        assert remove_dead_owners(tmp_path) == [left_behind]
+        assert remove_dead_owners(tmp_path, older_than=timedelta(0)) == [left_behind]
 
 
 def test_a_home_without_owners_has_no_dead_owners(tmp_path: Path):
-    assert remove_dead_owners(tmp_path) == []
+    assert remove_dead_owners(tmp_path, older_than=timedelta(0)) == []
 
 
 @pytest.mark.parametrize(
@@ -163,7 +188,7 @@ def test_a_new_owner_is_never_removed_by_concurrent_sweeps(tmp_path: Path):
 
     def sweep() -> None:
         while not stop.is_set():
-            remove_dead_owners(tmp_path)
+            remove_dead_owners(tmp_path, older_than=timedelta(0))
             for owner_id in owner_ids[-3:]:
                 ProcessLock.is_alive(tmp_path, owner_id)
 

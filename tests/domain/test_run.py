@@ -23,7 +23,8 @@ from retinue.domain.run import (
 from retinue.errors import Failed
 
 AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
-LATER = AT + timedelta(hours=1)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+LATER = AT + HOUR
 RUN = Run(
     id="r1",
     request=RunRequest(key="k", agent="main", task="look", requester="agent:main:main", label="research"),
@@ -47,17 +48,17 @@ def test_timestamps_have_one_format_also_when_the_second_is_cached(at: datetime,
 def change_status(run: Run, status: Status) -> Run:
     """Move the run to a status with the method for that status."""
     if status is Status.RUNNING:
-        return run.start(owner_id="o", at=AT, deadline_at=LATER)
+        return run.start(owner_id="o", at=AT, timeout=HOUR)
     if status is Status.WAITING:
-        return run.suspend(WaitReason.CHILD)
+        return run.suspend(WaitReason.CHILD, at=AT)
     if status is Status.QUEUED:
-        return run.requeue_after_crash()
+        return run.requeue_after_crash(died_at=AT)
     return run.finish(status, at=LATER)
 
 
 FINAL = {Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST}
 ALLOWED: dict[Status, set[Status]] = {
-    Status.QUEUED: {Status.RUNNING, *FINAL} - {Status.DONE},
+    Status.QUEUED: {Status.RUNNING, Status.WAITING, *FINAL} - {Status.DONE},
     Status.RUNNING: {Status.QUEUED, Status.WAITING, *FINAL},
     Status.WAITING: {Status.QUEUED, Status.RUNNING, *FINAL},
 } | {end: set[Status]() for end in FINAL}
@@ -92,18 +93,53 @@ def test_a_waiting_run_always_has_a_reason_and_a_finished_run_never_an_owner(sta
         assert not (run.status is Status.RUNNING and not run.owner_id)
 
 
-def test_a_restarted_run_keeps_its_first_start_and_deadline():
-    started = RUN.start(owner_id="a", at=AT, deadline_at=LATER)
-    restarted = started.requeue_after_crash().start(
-        owner_id="b", at=LATER, deadline_at=LATER + timedelta(days=1)
+def test_a_restarted_run_keeps_its_first_start_and_the_time_that_was_left():
+    started = RUN.start(owner_id="a", at=AT, timeout=HOUR)
+    crashed = started.requeue_after_crash(died_at=AT + MINUTE)
+    assert (crashed.owner_id, crashed.deadline_at, crashed.time_left) == ("", None, HOUR - MINUTE)
+    restarted = crashed.start(owner_id="b", at=AT + timedelta(days=1), timeout=HOUR)
+    assert (restarted.started_at, restarted.owner_id, restarted.attempts) == (AT, "b", 2)
+    assert (restarted.deadline_at, restarted.time_left) == (
+        AT + timedelta(days=1) + HOUR - MINUTE,
+        None,
     )
-    assert (restarted.started_at, restarted.deadline_at, restarted.owner_id, restarted.attempts) == (
-        AT,
-        LATER,
-        "b",
-        2,
-    )
-    assert started.requeue_after_crash().owner_id == ""
+
+
+@pytest.mark.parametrize("reason", list(WaitReason))
+def test_the_clock_of_a_waiting_run_stops_except_for_its_children(reason: WaitReason):
+    waiting = RUN.start(owner_id="a", at=AT, timeout=HOUR).suspend(reason, at=AT + MINUTE)
+    if reason is WaitReason.CHILD:
+        assert (waiting.deadline_at, waiting.time_left) == (AT + HOUR, None)
+    else:
+        assert (waiting.deadline_at, waiting.time_left) == (None, HOUR - MINUTE)
+    requeued = waiting.requeue_after_wait(at=AT + 2 * MINUTE)
+    counted = 2 * MINUTE if reason is WaitReason.CHILD else MINUTE
+    assert (requeued.deadline_at, requeued.time_left) == (None, HOUR - counted)
+
+
+def crash(run: Run, *, after: timedelta, progress: bool) -> Run:
+    """Start a run and let its process die after some time of work."""
+    started = run.start(owner_id="a", at=AT, timeout=timedelta(hours=24))
+    if progress:
+        started = replace(started, recovery=started.recovery.record_progress())
+    return started.requeue_after_crash(died_at=AT + after)
+
+
+def test_three_crashes_in_a_row_without_progress_are_too_many():
+    run = RUN
+    for number in range(1, 4):
+        run = crash(run, after=HOUR, progress=False)
+        assert run.recovery.crashes_too_often is (number == 3)
+
+
+def test_a_run_that_makes_progress_may_crash_ten_times_in_an_hour_of_work():
+    run = RUN
+    for _ in range(30):
+        run = crash(run, after=10 * MINUTE, progress=True)
+        assert not run.recovery.crashes_too_often
+    for number in range(1, 11):
+        run = crash(run, after=timedelta(seconds=1), progress=True)
+        assert run.recovery.crashes_too_often is (number > 3)
 
 
 def test_recording_replies_adds_up_usage_and_keeps_the_last_text():
@@ -136,7 +172,7 @@ def test_the_duration_is_in_whole_milliseconds_and_never_negative(
 
 
 def test_the_json_of_a_run_has_its_fields_in_order():
-    run = replace(RUN.start(owner_id="o", at=AT, deadline_at=LATER), child_ids=("r2",))
+    run = replace(RUN.start(owner_id="o", at=AT, timeout=HOUR), child_ids=("r2",))
     assert run_as_json(run) == {
         "run_id": "r1",
         "session_id": "s1",
@@ -160,7 +196,7 @@ def test_the_json_of_a_run_has_its_fields_in_order():
     }
     assert list(run_details_as_json(run)) == [
         *run_as_json(run),
-        "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "entry_point", "role", "trigger",
+        "requester", "parent", "continues", "depth", "label", "task", "model", "thinking", "source", "entry_point", "role", "trigger",
         "keep_session", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit", "evidence",
         "effects",
     ]  # fmt: skip
@@ -168,7 +204,7 @@ def test_the_json_of_a_run_has_its_fields_in_order():
 
 def test_the_details_of_a_run_include_its_request():
     """Shows: E009, E028."""
-    run = RUN.start(owner_id="o", at=AT, deadline_at=LATER)
+    run = RUN.start(owner_id="o", at=AT, timeout=HOUR)
     details = run_details_as_json(replace(run, model="m:a", thinking="low", workspace="w", scope_hash="h"))
     assert {
         name: details[name]
@@ -197,7 +233,9 @@ def test_the_details_of_a_run_include_its_request():
 
 
 def test_missing_texts_are_null_and_statuses_are_plain_words():
-    waiting = run_details_as_json(RUN.start(owner_id="o", at=AT, deadline_at=None).suspend(WaitReason.CHILD))
+    waiting = run_details_as_json(
+        RUN.start(owner_id="o", at=AT, timeout=HOUR).suspend(WaitReason.CHILD, at=AT)
+    )
     assert (waiting["status"], waiting["waiting_for"]) == ("waiting", "child")
     empty = [
         waiting[name] for name in ("error", "model", "thinking", "workspace", "scope_hash", "deadline_at")

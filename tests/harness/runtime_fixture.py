@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,8 @@ class RuntimeFixture:
     ledger: MemoryLedger = field(default_factory=MemoryLedger)
     processes: int = 0
     alive: set[str] = field(default_factory=set[str])
+    died_at: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """When each process died; a test may set it, as if it had been long ago."""
 
     @property
     def workspace(self) -> Path:
@@ -357,6 +360,7 @@ class RuntimeFixture:
                 own_id=owner,
                 id_for_new_run=lambda: owner,
                 is_alive=lambda owner: owner in self.alive,
+                last_alive_at=self.died_at.get,
             ),
             minimum_sandbox_level=SandboxLevel.NONE,
             approval_policy=ApprovalPolicy.AUTO,
@@ -386,6 +390,7 @@ class RuntimeFixture:
             )
         finally:
             self.alive.discard(owner)
+            self.died_at[owner] = chance.now()
             await engine.close()
             store.close()
 

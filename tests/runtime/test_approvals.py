@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +181,15 @@ async def test_an_approval_that_expires_is_denied(runtime: RuntimeFixture):
 async def test_waiting_for_approval_extends_the_deadline(runtime: RuntimeFixture):
     async with open_with_mail(runtime, tool_call_reply(MAIL_CALL), text_reply("Done.")) as process:
         run = await process.run("Write.", deadline_seconds=100)
-        before = (await process.reload(run)).deadline_at
-        assert before is not None
+        waiting = await process.reload(run)
+        assert waiting.deadline_at is None
+        assert waiting.time_left is not None
         await asyncio.sleep(0.02)
         await process.answer_only_approval(Answer.DENY)
-        after = (await process.wait(run)).deadline_at
-        assert after is not None
-        assert after > before
+        ended = await process.wait(run)
+        assert ended.deadline_at is not None
+        assert ended.started_at is not None
+        assert ended.deadline_at > ended.started_at + timedelta(seconds=100)
 
 
 async def test_a_session_whose_run_waits_for_approval_is_busy(runtime: RuntimeFixture):

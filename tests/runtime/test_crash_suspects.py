@@ -6,7 +6,7 @@ from gates import PONDER_CALL, make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.limits import Limits
-from retinue.domain.run import Run, RunRequest, Status
+from retinue.domain.run import RecoveryState, Run, RunRequest, Status
 from retinue.domain.side_effect import SideEffect
 from retinue.interfaces import Transaction
 from retinue.runtime.crash_suspects import order_suspects, resume_orphaned_runs
@@ -15,8 +15,8 @@ from retinue.testing.ledgers import CREATED_AT, make_run
 from retinue.testing.scripted_provider import text_reply
 
 
-def runs_with_attempts(**attempts: int) -> list[Run]:
-    return [make_run(name, attempts=count) for name, count in attempts.items()]
+def runs_with_crashes(**crashes: int) -> list[Run]:
+    return [make_run(name, recovery=RecoveryState(crash_streak=count)) for name, count in crashes.items()]
 
 
 def ids_of(runs: list[Run]) -> list[str]:
@@ -24,16 +24,16 @@ def ids_of(runs: list[Run]) -> list[str]:
 
 
 def test_the_first_attempt_tries_runs_from_oldest_to_newest():
-    assert ids_of(order_suspects(runs_with_attempts(c=2, a=2, b=2))) == ["a", "b", "c"]
+    assert ids_of(order_suspects(runs_with_crashes(c=2, a=2, b=2))) == ["a", "b", "c"]
 
 
 def test_the_run_resumed_last_before_a_crash_is_tried_first_next_time():
     """Shows: P22."""
-    assert ids_of(order_suspects(runs_with_attempts(a=3, b=3, c=2, d=2))) == ["b", "a", "c", "d"]
+    assert ids_of(order_suspects(runs_with_crashes(a=3, b=3, c=2, d=2))) == ["b", "a", "c", "d"]
 
 
-def test_the_run_with_the_most_attempts_is_tried_first():
-    assert ids_of(order_suspects(runs_with_attempts(a=3, b=4, c=3)))[0] == "b"
+def test_the_run_with_the_most_crashes_is_tried_first():
+    assert ids_of(order_suspects(runs_with_crashes(a=3, b=4, c=3)))[0] == "b"
 
 
 async def requeue_after_crash(process: RuntimeProcess, *, acting: str) -> dict[str, tuple[Status, int]]:

@@ -147,7 +147,7 @@ async def test_the_deadline_of_a_definition_applies_unless_the_run_has_its_own(r
     async with runtime.open(text_reply("Half of this."), hold=True) as process:
         run = await process.run("Hurry.", agent="hasty")
         assert (run.status, run.reason, run.text) == (Status.TIMED_OUT, Reason.DEADLINE, "Half o")
-        assert run.error == "deadline exceeded: 0.1 s from the start"
+        assert run.error == "deadline exceeded: 0.1 s of work"
         assert run.deadline_at is not None
         assert run.started_at is not None
         assert (run.deadline_at - run.started_at).total_seconds() == 0.1

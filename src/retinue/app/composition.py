@@ -34,6 +34,7 @@ def scheduler_callbacks(
     context: RuntimeContext,
     on_crash: Callable[[str, BaseException], None],
     is_alive: Callable[[str], bool],
+    record_alive: Callable[[], None] = lambda: None,
     has_changes: Callable[[], bool] = lambda: True,
 ) -> SchedulerCallbacks:
     interruptions = InterruptRegistry()
@@ -73,6 +74,7 @@ def scheduler_callbacks(
         requeue_runs_of_dead_processes=requeue_runs_of_dead_processes,
         notify_watchers=WatcherNotifier(context).notify_watchers,
         wake_overdue_runs=wake_overdue,
+        record_alive=record_alive,
         has_changes=has_changes,
     )
 

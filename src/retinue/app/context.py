@@ -42,6 +42,7 @@ from retinue.interfaces import (
 )
 from retinue.ledger.ledger import SqliteLedger
 from retinue.providers.retry import RetryingProvider
+from retinue.providers.retry_policy import retry_settings
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.git.worktrees import Worktrees
 from retinue.worker.clock import system_clock
@@ -121,7 +122,11 @@ def build_context(
         agents=agents,
         ledger=ledger,
         worker=worker,
-        provider=RetryingProvider(provider_factories(config, sandbox, redact), clock),
+        provider=RetryingProvider(
+            provider_factories(config, sandbox, redact),
+            clock,
+            settings_by_provider={name: retry_settings(each) for name, each in config.providers.items()},
+        ),
         clock=clock,
         tools=mcp.tools(),
         sandbox=SandboxAccess(
@@ -146,6 +151,7 @@ def build_context(
             own_id=owner.id,
             id_for_new_run=daemon.new_run_owner_id,
             is_alive=is_owner_alive,
+            last_alive_at=lambda owner_id: ProcessLock.last_alive_at(config.home, owner_id),
         ),
         find_skills=lambda agent, folder: skills.all(folder, from_project_only=not agents.has_own(agent)),
         minimum_sandbox_level=SandboxLevel(config.sandbox_minimum),
@@ -160,7 +166,13 @@ def build_context(
         redact=redact,
     )
     worker.start(
-        scheduler_callbacks(runtime, internal_errors.record_run_crash, is_owner_alive, ledger.check_changed)
+        scheduler_callbacks(
+            runtime,
+            internal_errors.record_run_crash,
+            is_owner_alive,
+            record_alive=owner.record_alive,
+            has_changes=ledger.check_changed,
+        )
     )
     return AppContext(
         store=store,

@@ -1,13 +1,24 @@
 """Resume interrupted runs from their files."""
 
+from retinue.app.composition import check_model
 from retinue.app.context import AppContext
+from retinue.app.run_options import COMMAND_TRIGGER
 from retinue.app.run_queries import orphaned_runs
-from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.run import PARK_REASONS, SUCCESSOR_KEY, Reason, Run, RunRequest, Status, WaitReason
 from retinue.errors import Conflict
+from retinue.interfaces import Transaction
 from retinue.runtime import recovery, run_control
 from retinue.runtime.crash_suspects import resume_orphaned_runs
+from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_end import delete_temporary_sessions
+from retinue.runtime.run_plan import load_definition
 from retinue.runtime.watchers import send_missed_updates
+
+CONTINUABLE_STATUSES = (Status.FAILED, Status.LOST, Status.TIMED_OUT)
+CONTINUE_PROMPT = (
+    "The run above ended before its task was done, and a person wants it continued. Continue from where the "
+    "conversation stopped. The task was:\n\n{task}"
+)
 
 
 async def clean_up_before_resuming(context: AppContext) -> None:
@@ -26,7 +37,30 @@ async def resume_all_runs(context: AppContext) -> list[Run]:
     return [*resumed, *await send_missed_updates(context.runtime)]
 
 
-async def resume_run(run: Run, context: AppContext) -> list[Run]:
+async def resume_for_person(run: Run, context: AppContext, model: str | None) -> list[Run]:
+    """Resume a run because a person asked for it, and return the runs that were resumed, this one first.
+
+    A run that waits for its model's server, or was parked, is resumed too. A run that failed, was lost or timed
+    out is continued by a new run. The caller holds the lock of the run's session.
+
+    Raises:
+        Conflict: Another process is working on the run, or it is done or cancelled.
+        NotFound: The run's session is gone.
+    """
+    if model is not None:
+        definition = await load_definition(await context.store.find(run.session_id), context.runtime)
+        check_model(context.runtime.select_model(definition, model), context.config)
+    if run.status in CONTINUABLE_STATUSES:
+        return [await _continue_ended_run(run, context, model)]
+    if run.status is Status.WAITING and (run.waiting_for is WaitReason.MODEL or run.reason in PARK_REASONS):
+        await context.store.find(run.session_id)
+        return [await run_control.resume_waiting_run(run.id, context.runtime, model=model)]
+    return await resume_run(run, context, by_person=True, model=model)
+
+
+async def resume_run(
+    run: Run, context: AppContext, *, by_person: bool = False, model: str | None = None
+) -> list[Run]:
     """Resume a run and its interrupted descendants, and return those that were resumed, the run first.
 
     The caller holds the lock of the run's session.
@@ -51,7 +85,51 @@ async def resume_run(run: Run, context: AppContext) -> list[Run]:
     resumed_children = await resume_orphaned_runs(abandoned, runtime)
     if run.status is Status.WAITING and resumed_children:
         return [run, *resumed_children]  # continues when the children it waits for have ended
-    resumed = await recovery.resume_run(run.id, runtime, previous_owner=run.owner_id)
+    resumed = await recovery.resume_run(
+        run.id, runtime, previous_owner=run.owner_id, by_person=by_person, model=model
+    )
     if resumed.status.is_final:
         await run_control.close_abandoned_run(resumed, runtime)
+    elif resumed.reason is Reason.RECOVERY_LIMIT:
+        await run_control.close_transcript(resumed, runtime)
     return [resumed, *resumed_children]
+
+
+async def _continue_ended_run(run: Run, context: AppContext, model: str | None) -> Run:
+    """Continue a run that failed, was lost or timed out, from its transcript, by a new run of its session.
+
+    The ended run has delivered its result, so it stays as it is. A repeated request returns the run that already
+    continues it.
+    """
+    session = await context.store.find(run.session_id)
+
+    def find_latest_successor(tx: Transaction) -> tuple[int, Run | None]:
+        number, latest = 0, None
+        while successor := tx.get_run_by_key(SUCCESSOR_KEY.format(run=run.id, number=number + 1)):
+            number, latest = number + 1, successor
+        return number, latest
+
+    number, latest = await context.ledger.read(find_latest_successor)
+    if latest is not None and latest.status.is_live:
+        return latest
+    request = RunRequest(
+        key=SUCCESSOR_KEY.format(run=run.id, number=number + 1),
+        agent=run.agent,
+        task=CONTINUE_PROMPT.format(task=run.request.task or ""),
+        session=session.id,
+        entry_point=run.request.entry_point,
+        label=run.request.label,
+        model=model or run.request.model,
+        thinking=run.request.thinking,
+        deadline_seconds=run.request.deadline_seconds,
+        role=run.request.role,
+        trigger=COMMAND_TRIGGER,
+        inbox=await _parent_session_id(run, context),
+    )
+    return await create_run(request, session, context.runtime, exclusive=True)
+
+
+async def _parent_session_id(run: Run, context: AppContext) -> str:
+    """Return the session whose inbox receives the result of a continued sub-agent."""
+    parent = await context.ledger.read(lambda tx: tx.get_run(run.request.parent_run or ""))
+    return run.request.inbox if parent is None else parent.session_id

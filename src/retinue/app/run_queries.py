@@ -9,11 +9,11 @@ from retinue.interfaces import Transaction
 async def orphaned_runs(home: HomeAccess) -> list[Run]:
     """Return unfinished runs that no process works on, oldest first.
 
-    Runs that wait for an approval are left out. Runs that waited for disk space are included, because the
-    process that watched for space is gone.
+    Runs that wait for an approval are left out. Runs that waited for disk space or for a model's server are
+    included, because the process that watched for it is gone.
     """
     runs = await home.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES))
-    resumable_waits = (None, WaitReason.DISK)
+    resumable_waits = (None, WaitReason.DISK, WaitReason.MODEL)
     return [
         run for run in reversed(runs) if not home.has_live_owner(run) and run.waiting_for in resumable_waits
     ]

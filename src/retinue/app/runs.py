@@ -194,17 +194,22 @@ class RunService:
         run = await self.find(ref)
         return await run_control.detach_run(run.id, self._context.runtime)
 
-    async def resume(self, ref: str | None = None) -> list[Run]:
+    async def resume(
+        self, ref: str | None = None, *, by_person: bool = False, model: str | None = None
+    ) -> list[Run]:
         """Resume interrupted runs from their files, and runs whose approval expired unanswered.
 
         Args:
             ref: A run or session reference; None resumes every interrupted run.
+            by_person: Resume also what waits for a person after repeated crashes or for a model's server, and
+                continue a run that failed, was lost or timed out by a new run.
+            model: The model for the resumed run, with `by_person`.
 
         Returns:
             The runs that were resumed.
 
         Raises:
-            Conflict: Another process is working on the run.
+            Conflict: Another process is working on the run, or it cannot be continued.
             NotFound: There is no such run, or its session is gone.
         """
         await recovery.clean_up_before_resuming(self._context)
@@ -212,7 +217,10 @@ class RunService:
             return await recovery.resume_all_runs(self._context)
         run = await self.find(ref)
         async with self._context.session_locks.hold(run.session_id):
-            return await recovery.resume_run(await self.find(run.id), self._context)
+            run = await self.find(run.id)
+            if by_person:
+                return await recovery.resume_for_person(run, self._context, model)
+            return await recovery.resume_run(run, self._context)
 
     async def drain(self, timeout_s: float) -> None:
         """Start no more runs, and wait up to `timeout_s` seconds for the active ones to end."""

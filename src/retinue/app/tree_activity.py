@@ -43,12 +43,12 @@ def _can_tree_proceed(root_id: str, tx: Transaction, visited: frozenset[str]) ->
 def _can_any_proceed(runs: Iterable[Run], tx: Transaction, visited: frozenset[str]) -> bool:
     """Return whether any of these waiting or queued runs can continue by itself.
 
-    A run that waits for disk space continues once there is some. A queued run continues when those ahead of
+    A run that waits for disk space or for its model's server continues once it is there. A queued run continues when those ahead of
     it do; a tree that was visited already cannot change the answer.
     """
     for run in runs:
         if run.status is Status.WAITING:
-            if run.waiting_for is WaitReason.DISK:
+            if run.waiting_for in (WaitReason.DISK, WaitReason.MODEL):
                 return True
         elif all(
             each.root_id not in visited and _can_tree_proceed(each.root_id, tx, visited)

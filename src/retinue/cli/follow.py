@@ -16,7 +16,7 @@ from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.cli.watch import interjection_line, wait_for_watchers
 from retinue.domain.event import Event
 from retinue.domain.model_selection import model_label
-from retinue.domain.run import Run, Status, WaitReason, run_as_json
+from retinue.domain.run import PARK_REASONS, Run, Status, WaitReason, run_as_json
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall
 
 PROGRESS_BAR_CHARS = frozenset("█░")
@@ -106,7 +106,7 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
         )
     tree = await load_run_trees(app, [run])
     for tree_run in tree:
-        if tree_run.waiting_for is WaitReason.PERSON:
+        if tree_run.waiting_for is WaitReason.PERSON and tree_run.reason not in PARK_REASONS:
             terminal.print_note(reply_hint(tree_run), colour="33")
     for question in await app.runs.open_questions(run):
         terminal.print_note(f"{question.agent} asks: {question.text_with_options()}", colour="33")
@@ -142,6 +142,12 @@ def waiting_description(run: Run, tree: Sequence[Run]) -> str:
     """
     if run.waiting_for is WaitReason.APPROVAL:
         return 'is waiting for approval (see "retinue approvals list")'
+    if run.reason in PARK_REASONS:
+        return f"is waiting for you: {run.error}"
+    if run.waiting_for is WaitReason.MODEL:
+        return (
+            f'is waiting for its model: {run.error} (cancel it, or "retinue runs resume {run.id} --model M")'
+        )
     if run.waiting_for is WaitReason.PERSON:
         return f'is waiting for your message (reply with "retinue send {run.slug} TEXT")'
     if run.waiting_for is not WaitReason.CHILD:
@@ -286,7 +292,8 @@ class RunEventPrinter:
 
     def on_run_state(self, event: Event) -> None:
         if event.data.get("note") and (
-            event.data.get("torn_tail_path") or event.data.get("phase") == WaitReason.DISK
+            event.data.get("torn_tail_path")
+            or event.data.get("phase") in (WaitReason.DISK, WaitReason.MODEL, WaitReason.PERSON)
         ):
             self.terminal.print_note(f"{self._note_prefix(event)}{event.data['note']}", colour="33")
         elif (note := event.data.get("note")) and PROGRESS_BAR_CHARS.isdisjoint(note):

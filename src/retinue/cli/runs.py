@@ -18,7 +18,8 @@ from retinue.cli.ui.terminal import Column, Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.domain.model_selection import model_label
 from retinue.domain.pricing import CostSummary, format_dollars
-from retinue.domain.run import Run, Status, WaitReason, run_as_json
+from retinue.domain.run import PARK_REASONS, Run, Status, WaitReason, run_as_json
+from retinue.errors import UsageError
 
 MAX_TOOL_NAME_CHARS = 64
 
@@ -58,7 +59,7 @@ async def list_runs(app: App, terminal: Terminal) -> None:
         | {
             "label": f"{'  ' * depth}{labels[run.id]} {run.status}{_waiting_for_text(run)}",
             "time": _duration_text(run),
-            "summary": run.error if run.waiting_for is WaitReason.DISK else task_summary(run),
+            "summary": run.error if run.status is Status.WAITING and run.error else task_summary(run),
         }
         for depth, run in depth_first_order(live, relatives)
     ]
@@ -123,9 +124,13 @@ runs.add_command(detach_run)
 
 @runs.command("resume")
 @click.argument("run", required=False)
+@click.option("--model", "-m", metavar="M", help="Continue RUN with this model, as provider:name.")
 @with_app(executes_runs=True)
-async def resume_runs(app: App, terminal: Terminal, run: str | None) -> int:
+async def resume_runs(app: App, terminal: Terminal, run: str | None, model: str | None) -> int:
     """Resume RUN, or every run whose process has died, and wait until they end.
+
+    RUN may also wait for a model's server, or for you after repeated crashes. If it failed, was lost or timed
+    out, a new run continues its conversation.
 
     The exit code is that of RUN. Without RUN, the exit code is the highest one among the resumed runs, except
     sub-agents whose root run was resumed too.
@@ -134,9 +139,15 @@ async def resume_runs(app: App, terminal: Terminal, run: str | None) -> int:
     started_at = app.context.clock.now()
     progress = RunProgress(terminal.footer, is_prompting=prompter.lock.locked)
     with app.listen(progress.on_event), catch_interrupts() as interrupted:
-        resumed = await app.runs.resume(run)
+        if run is None and model is not None:
+            raise UsageError("--model requires a RUN. Name the run that is to continue with this model.")
+        resumed = await app.runs.resume(run, by_person=run is not None, model=model)
         for each in resumed:
-            terminal.print_note(f"{each.agent} resumed in {each.slug}")
+            ended = each.request.continued_run_id
+            terminal.print_note(
+                f"{each.agent} resumed in {each.slug}"
+                + (f": run {each.id} continues {ended}, which had ended" if ended else "")
+            )
         root_ids = [
             each.root_id for each in resumed
         ]  # a run that waited for a resumed run continues after it
@@ -215,7 +226,7 @@ def run_description_lines(
             f'Waiting for approval {each}. View it with "retinue approvals show {each}".'
             for each in approvals
         ),
-        reply_hint(run) if run.waiting_for is WaitReason.PERSON else "",
+        reply_hint(run) if run.waiting_for is WaitReason.PERSON and run.reason not in PARK_REASONS else "",
         *(
             f"{'  ' * depth}{labels[each.id]} {_state_text(each)}: {task_summary(each)} ({each.id})"
             for depth, each in _descendants(run, relatives)

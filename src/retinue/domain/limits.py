@@ -18,6 +18,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Longest reply of a sub-agent without a tool call."""
     approval_seconds: float = 86_400
     resume_window_seconds: float = 86_400
+    model_wait_seconds: float = 86_400
+    """Longest wait of a run for a model server that is down; then a person must decide."""
     watch_quiet_seconds: float = 2
     """Quiet time of an active conversation before its watchers are notified."""
     watch_runs_per_hour: int = 60

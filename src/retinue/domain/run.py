@@ -36,7 +36,7 @@ FINAL_STATUSES = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED, Status
 
 ALLOWED_TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset(
-        {Status.RUNNING, Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.LOST}
+        {Status.RUNNING, Status.WAITING, Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.LOST}
     ),
     Status.RUNNING: frozenset({Status.WAITING, Status.QUEUED}) | FINAL_STATUSES,
     Status.WAITING: frozenset({Status.QUEUED, Status.RUNNING}) | FINAL_STATUSES,
@@ -84,10 +84,16 @@ class Reason(StrEnum):
     CRASHED = "crashed"
     STALE = "stale"
     RECOVERY_LIMIT = "recovery_limit"
+    MODEL = "model"
+    """The model's server gave no reply for longer than limits.model_wait_seconds."""
 
 
 CANCEL_REASONS = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
 """Reasons which, on a live run, mean that its cancellation was requested."""
+
+
+PARK_REASONS = frozenset({Reason.RECOVERY_LIMIT, Reason.MODEL, Reason.TURN_LIMIT})
+"""Reasons for which a live run waits until a person resumes or cancels it."""
 
 
 _NOT_WAITING: dict[str, Any] = {"waiting_for": None, "waits_between_turns": False, "wake_at": None}
@@ -121,6 +127,10 @@ _STORED_NAMES = {
     "announce_if_busy": "unless_busy",
 }
 """Field → its name in stored JSON, where the two differ."""
+
+
+SUCCESSOR_KEY = "resume:{run}/{number}"
+"""Key of the run that continues an ended one because a person asked for it."""
 
 
 class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_STORED_NAMES):
@@ -167,6 +177,12 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_
         """Return the id of the tool call that requested the run; empty if there is none."""
         return self.key.rpartition("/")[2] if self.key.startswith(CALL_KEY_PREFIX) else ""
 
+    @property
+    def continued_run_id(self) -> str | None:
+        """Return the ended run that this one continues."""
+        prefix, _, rest = self.key.partition(":")
+        return rest.rpartition("/")[0] if prefix == SUCCESSOR_KEY.partition(":")[0] and "/" in rest else None
+
 
 class ClaimResult(StrEnum):
     """Result of trying to claim a run: a slot, or why it got none."""
@@ -178,6 +194,51 @@ class ClaimResult(StrEnum):
     SESSION_BUSY = "session_busy"
     """Another run of its session is in progress."""
     NOT_QUEUED = "not_queued"
+
+
+MAX_CRASHES_WITHOUT_PROGRESS = 3
+"""Crashes in a row without progress after which a run waits for a person."""
+MAX_CRASHES_PER_HOUR = 10
+"""Crashes within an hour of a run's own time after which the run waits for a person."""
+_CRASH_WINDOW_S = 3600.0
+
+
+class RecoveryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What interrupted a run: crashes of its process, or an outage of its model's server."""
+
+    interrupted_at: datetime | None = None
+    """When the process stopped that worked on the run; None while a process works on it."""
+    crash_streak: int = 0
+    """Crashes since the last progress: a completed tool call or a final reply."""
+    crash_marks: tuple[float, ...] = ()
+    """The run's time left at its latest crashes, in seconds: the differences are time in which it ran."""
+    outage_server: str = ""
+    """The model server that gave no reply since `outage_since`; empty if the last request succeeded."""
+    outage_since: datetime | None = None
+
+    def record_crash(self, died_at: datetime, time_left: timedelta | None) -> Self:
+        mark = 0.0 if time_left is None else time_left.total_seconds()
+        return replace(
+            self,
+            interrupted_at=died_at,
+            crash_streak=self.crash_streak + 1,
+            crash_marks=(*self.crash_marks, mark)[-MAX_CRASHES_PER_HOUR:],
+        )
+
+    def record_progress(self) -> Self:
+        return replace(self, crash_streak=0) if self.crash_streak else self
+
+    @property
+    def is_first_crash(self) -> bool:
+        return self.crash_streak == len(self.crash_marks) == 1
+
+    @property
+    def crashes_too_often(self) -> bool:
+        """Return True if a person must decide whether the run is resumed once more."""
+        marks = self.crash_marks
+        return self.crash_streak >= MAX_CRASHES_WITHOUT_PROGRESS or (
+            len(marks) >= MAX_CRASHES_PER_HOUR and marks[0] - marks[-1] <= _CRASH_WINDOW_S
+        )
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -217,6 +278,13 @@ class Run(Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deadline_at: datetime | None = None
+    """When the run times out if its clock keeps running; None while the clock is stopped.
+
+    The clock runs while the run is running, or waits for a child that can make progress.
+    """
+    time_left: timedelta | None = None
+    """Time until the deadline while the clock is stopped; None before the first start and while it runs."""
+    recovery: RecoveryState = RecoveryState()
     is_awaited: bool = False
     """A tool call of the parent run is open and receives the result."""
     waits_between_turns: bool = False
@@ -227,40 +295,68 @@ class Run(Struct, frozen=True, kw_only=True):
     """The exit tool that ended the run, if the agent's definition requires one."""
     child_ids: tuple[str, ...] = ()
 
-    def start(self, *, owner_id: str, at: datetime, deadline_at: datetime | None) -> Self:
-        """Return the run in state running.
-
-        The deadline counts from the first start and is kept by later ones.
-        """
+    def start(self, *, owner_id: str, at: datetime, timeout: timedelta) -> Self:
+        """Return the run in state running. The whole timeout counts from the first start."""
+        recovery = self.recovery
         return self._transition(
             Status.RUNNING,
             owner_id=owner_id,
             attempts=self.attempts + 1,
             started_at=self.started_at or at,
-            deadline_at=self.deadline_at or deadline_at,
+            deadline_at=at + (timeout if self.time_left is None else self.time_left),
+            time_left=None,
+            recovery=recovery if recovery.interrupted_at is None else replace(recovery, interrupted_at=None),
         )
 
     def suspend(
-        self, reason: WaitReason, *, between_turns: bool = False, wake_at: datetime | None = None
+        self,
+        reason: WaitReason,
+        *,
+        at: datetime,
+        between_turns: bool = False,
+        wake_at: datetime | None = None,
     ) -> Self:
         return self._transition(
-            Status.WAITING, waiting_for=reason, waits_between_turns=between_turns, wake_at=wake_at
+            Status.WAITING,
+            **({} if reason is WaitReason.CHILD else self._stopped_clock(at)),
+            waiting_for=reason,
+            waits_between_turns=between_turns,
+            wake_at=wake_at,
         )
 
-    def requeue_after_crash(self) -> Self:
-        return self._transition(Status.QUEUED, owner_id="")
+    def requeue_after_crash(self, *, died_at: datetime) -> Self:
+        """Return the run to the queue after its process died; the time since then does not count."""
+        clock = self._stopped_clock(died_at)
+        recovery = self.recovery.record_crash(died_at, clock.get("time_left", self.time_left))
+        return self._transition(Status.QUEUED, owner_id="", recovery=recovery, **clock)
 
-    def requeue_same_attempt(self) -> Self:
-        """Return the run to the queue at an orderly shutdown; the next start continues the same attempt."""
-        return self._transition(Status.QUEUED, owner_id="", attempts=self.attempts - 1)
+    def requeue_same_attempt(self, *, at: datetime) -> Self:
+        """Return the run to the queue without counting a crash; the next start continues the same attempt."""
+        recovery = replace(self.recovery, interrupted_at=at)
+        return self._transition(
+            Status.QUEUED,
+            owner_id="",
+            attempts=self.attempts - 1,
+            recovery=recovery,
+            **self._stopped_clock(at),
+        )
 
-    def requeue_after_wait(self, *, waited: timedelta) -> Self:
-        """Return the run to the queue because what it waited for has arrived.
+    def requeue_after_wait(self, *, at: datetime) -> Self:
+        """Return the run to the queue because what it waited for has arrived; the next start is no new attempt."""
+        return self._transition(Status.QUEUED, attempts=self.attempts - 1, **self._stopped_clock(at))
 
-        The time waited extends the deadline, and the next start is not a new attempt.
-        """
-        deadline = None if self.deadline_at is None else self.deadline_at + waited
-        return self._transition(Status.QUEUED, attempts=self.attempts - 1, deadline_at=deadline)
+    def stop_clock(self, at: datetime) -> Self:
+        """Stop the clock of the deadline and keep the time that is left."""
+        return replace(self, **self._stopped_clock(at))
+
+    def wake(self, *, at: datetime | None) -> Self:
+        """Return the waiting run with the time at which it continues in any case."""
+        return replace(self, wake_at=at)
+
+    def start_clock(self, at: datetime) -> Self:
+        if self.time_left is None:
+            return self
+        return replace(self, deadline_at=at + self.time_left, time_left=None)
 
     def finish(self, status: Status, *, at: datetime, reason: Reason | None = None, error: str = "") -> Self:
         return self._transition(
@@ -288,6 +384,12 @@ class Run(Struct, frozen=True, kw_only=True):
         if self.started_at is None or self.ended_at is None:
             return None
         return max(0, round((self.ended_at - self.started_at).total_seconds() * 1000))
+
+    def _stopped_clock(self, at: datetime) -> dict[str, Any]:
+        """Return the fields of the run with its clock stopped."""
+        if self.deadline_at is None:
+            return {}
+        return {"deadline_at": None, "time_left": max(timedelta(), self.deadline_at - at)}
 
     def _transition(self, status: Status, **changes: Any) -> Self:
         if status not in ALLOWED_TRANSITIONS[self.status]:
@@ -331,6 +433,7 @@ def run_details_as_json(
     return run_as_json(run) | {
         "requester": run.request.requester,
         "parent": run.request.parent_run,
+        "continues": run.request.continued_run_id,
         "depth": run.depth,
         "label": run.request.label or None,
         "task": run.request.task,

@@ -40,6 +40,7 @@ _IS_LIVE = "ended_at IS NULL"
 _HAS_LIVE_CHILD = (
     f"SELECT 1 FROM runs INDEXED BY runs_live_of_parent WHERE parent_run=? AND {_IS_LIVE} LIMIT 1"  # noqa: S608  (the same)
 )
+_HAS_RUNNING_CLOCK = f"{_IS_LIVE} AND (status <> 'waiting' OR deadline_at IS NOT NULL)"
 _HAS_AWAITED_CHILD = _HAS_LIVE_CHILD.replace("parent_run=?", "parent_run=? AND awaited=?")
 _HAS_UNDELIVERED_WORK = (
     f"SELECT EXISTS ({_HAS_LIVE_CHILD}) OR EXISTS (SELECT 1 FROM deliveries WHERE session=? AND state='{DeliveryState.PENDING}')"  # noqa: S608  (the same)
@@ -136,12 +137,16 @@ def select_runs(  # noqa: PLR0913  (one filter each)
     return rows_found
 
 
-def has_live_children(connection: sqlite3.Connection, run_id: str, *, awaited: bool | None) -> bool:
+def has_live_children(
+    connection: sqlite3.Connection, run_id: str, *, awaited: bool | None, with_running_clock: bool
+) -> bool:
     """Return whether the run has a live child.
 
-    Reads at most one row, because a thousand siblings may call this when they end.
+    Usually reads one row only, because a thousand siblings may call this when they end.
     """
     sql = _HAS_LIVE_CHILD if awaited is None else _HAS_AWAITED_CHILD
+    if with_running_clock:
+        sql = sql.replace(_IS_LIVE, _HAS_RUNNING_CLOCK)
     values = (run_id,) if awaited is None else (run_id, int(awaited))
     return execute_statement(connection, sql, values).fetchone() is not None
 

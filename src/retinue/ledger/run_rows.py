@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from retinue.domain.event import Event, EventKind
-from retinue.domain.run import Reason, Run, RunRequest, Status, Usage, WaitReason
+from retinue.domain.run import Reason, RecoveryState, Run, RunRequest, Status, Usage, WaitReason
 
 Row = tuple[Any, ...]
 
@@ -51,6 +51,8 @@ class RunRow(NamedTuple):
     aside: int
     wake_at: int | None
     exit: str
+    time_left: int | None
+    recovery: str
     task: str | None
 
 
@@ -76,7 +78,10 @@ ROW_ERRORS = (ValueError, TypeError, OverflowError)
 """Exceptions raised on reading a row with a column value that is invalid for a run or an event."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _REQUEST_DECODER = msgspec.json.Decoder(RunRequest)
+_RECOVERY_DECODER = msgspec.json.Decoder(RecoveryState)
+_NO_RECOVERY = RecoveryState()
 _MAX_CACHED_CHARS = 4_000
 _MAX_CACHED_REQUESTS = 2_048
 _STATUS_BY_VALUE = {each.value: each for each in Status}
@@ -133,6 +138,8 @@ def run_row(run: Run) -> RunRow:
         aside=int(run.waits_between_turns),
         wake_at=_optional_microseconds(run.wake_at),
         exit=run.exit_tool,
+        time_left=None if run.time_left is None else run.time_left // _MICROSECOND,
+        recovery="" if run.recovery == _NO_RECOVERY else _ENCODER.encode(run.recovery).decode(),
         task=request.task,
     )
 
@@ -184,6 +191,8 @@ def run_from_row(row: RunRow, children: Iterable[str] = ()) -> Run:
         waits_between_turns=bool(row.aside),
         wake_at=_optional_time(row.wake_at),
         exit_tool=row.exit,
+        time_left=None if row.time_left is None else timedelta(microseconds=row.time_left),
+        recovery=_RECOVERY_DECODER.decode(row.recovery) if row.recovery else _NO_RECOVERY,
         child_ids=tuple(children),
     )
 

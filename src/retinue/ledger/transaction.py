@@ -107,8 +107,12 @@ class SqliteTransaction:
         children = run_queries.select_children_by_parent(self._connection, [row.id for row in rows_found])
         return [self._decode_run(row, children.get(row.id, ())) for row in rows_found]
 
-    def has_live_children(self, run_id: str, *, awaited: bool | None = None) -> bool:
-        return run_queries.has_live_children(self._connection, run_id, awaited=awaited)
+    def has_live_children(
+        self, run_id: str, *, awaited: bool | None = None, with_running_clock: bool = False
+    ) -> bool:
+        return run_queries.has_live_children(
+            self._connection, run_id, awaited=awaited, with_running_clock=with_running_clock
+        )
 
     def has_undelivered_work(self, run_id: str, session: str) -> bool:
         return run_queries.has_undelivered_work(self._connection, run_id, session)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.domain.model_turn import StopReason
-from retinue.domain.run import Reason, Run, Status
+from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.session import CreatedRun, Session
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import Cancelled, NotFound, RetinueError
@@ -25,9 +25,16 @@ from retinue.runtime.exit_tools import (
 )
 from retinue.runtime.interrupt_registry import InterruptRegistry
 from retinue.runtime.loop_detection import LoopDetector
+from retinue.runtime.model_outage import suspend_for_model
 from retinue.runtime.model_turn import STOP_CANCELLED, ModelTurn
 from retinue.runtime.open_conversation import OpenConversation
-from retinue.runtime.recovery import ends_with_final_reply, final_reply, recount_run, split_unanswered_calls
+from retinue.runtime.recovery import (
+    ends_with_final_reply,
+    final_reply,
+    has_completed_call,
+    recount_run,
+    split_unanswered_calls,
+)
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_control import cancel_abandoned_children, close_transcript
 from retinue.runtime.run_creation import WAKE_SOURCE
@@ -88,6 +95,8 @@ async def _run_once(
         raise
     except RetinueError as error:
         outcome = outcome_for_error(error)
+    if outcome.waiting_for is WaitReason.MODEL:
+        return await _suspend_for_model(loop, outcome)
     if outcome.waiting_for is not None:
         return await suspend_between_turns(loop.run, outcome.waiting_for, loop.context) or None
     return await _record_outcome(loop.run, outcome, loop.context)
@@ -104,6 +113,15 @@ async def _suspend_in_tool_call(loop: "AgentLoop", suspension: Suspension) -> bo
     except Cancelled:
         await close_transcript(loop.run, loop.context)
         raise
+
+
+async def _suspend_for_model(loop: "AgentLoop", outcome: RunOutcome) -> bool | None:
+    """Suspend the run until its model's server answers; None if the run must continue, to end.
+
+    Raises:
+        Cancelled: another process asked the run to stop.
+    """
+    return await suspend_for_model(loop.run, outcome, loop.context) or None
 
 
 async def _record_outcome(run: Run, outcome: RunOutcome, context: RuntimeContext) -> bool | None:
@@ -138,14 +156,14 @@ class AgentLoop:
             run,
             context,
             on_wait_start=lambda: self.deadline.pause(),  # noqa: PLW0108  (assigned below)
-            on_wait_end=lambda waited: self.deadline.resume(waited),  # noqa: PLW0108  (assigned below)
+            on_wait_end=lambda: self.deadline.resume(),  # noqa: PLW0108  (assigned below)
         )
         self.context = self.disk_retry.context
         self.attempt = RunAttempt(run, self.context)
         self.deadline = Deadline(self.attempt)
         self.turn_timer = TurnTimer()
         self.loop_detector = LoopDetector(context.limits)
-        self.model_turn = ModelTurn(self.attempt, self.turn_timer)
+        self.model_turn = ModelTurn(self.attempt, self.turn_timer, self.deadline)
         self.tool_call_runner = ToolCallRunner(self.attempt, self.loop_detector)
         self.exit_tool_flow: ExitToolFlow | None = None
         """Exit rules, if the definition names exit tools; without them the run ends with its last message."""
@@ -254,6 +272,8 @@ class AgentLoop:
         if was_started:
             run = recount_run(run, entries)
             self.loop_detector.restore(entries, run.id)
+            if run.recovery.is_first_crash and has_completed_call(run, entries):
+                run = replace(run, recovery=run.recovery.record_progress())
         exit_names = plan.agent.exits or ()
         effective_calls = (
             await side_effects.count_effective_calls(run.id, exit_names, entries, self.context)

@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from retinue.domain.run import Run
+from retinue.domain.run import Reason, Run
 from retinue.interfaces import RuntimeContext
 from retinue.runtime.recovery import resume_available_runs
-from retinue.runtime.run_control import close_abandoned_run
+from retinue.runtime.run_control import close_abandoned_run, close_transcript
 
-SUSPECT_ATTEMPTS = 2
-"""Attempts after which a run is suspected: its process died during each of them."""
+SUSPECT_CRASHES = 2
+"""Crashes without progress after which a run is suspected to cause them."""
 SUSPECT_TRIAL_SECONDS = 1.0
 TOTAL_TRIAL_SECONDS = 15.0
 """Longest time that all suspects together delay the other runs."""
@@ -25,7 +25,7 @@ async def resume_orphaned_runs(runs: Sequence[Run], context: RuntimeContext) -> 
 
     If a run crashes the process again, only runs that were tried before it are running.
     """
-    suspects = order_suspects([run for run in runs if run.attempts >= SUSPECT_ATTEMPTS])
+    suspects = order_suspects([run for run in runs if _is_suspect(run)])
     seconds = min(SUSPECT_TRIAL_SECONDS, TOTAL_TRIAL_SECONDS / max(1, len(suspects)))
     resumed: list[Run] = []
     for run in suspects:
@@ -33,22 +33,31 @@ async def resume_orphaned_runs(runs: Sequence[Run], context: RuntimeContext) -> 
         if resumed and resumed[-1].status.is_live and len(runs) > 1:
             with suppress(TimeoutError):
                 await asyncio.wait_for(context.worker.wait(run.id), seconds)
-    resumed += await resume_available_runs([run for run in runs if run.attempts < SUSPECT_ATTEMPTS], context)
+    resumed += await resume_available_runs([run for run in runs if not _is_suspect(run)], context)
     for run in resumed:
         if run.status.is_final:
             await close_abandoned_run(run, context)
+        elif run.reason is Reason.RECOVERY_LIMIT:
+            await close_transcript(run, context)
     return resumed
 
 
+def _is_suspect(run: Run) -> bool:
+    return run.recovery.crash_streak >= SUSPECT_CRASHES
+
+
 def order_suspects(suspects: Sequence[Run]) -> list[Run]:
-    """Sort suspects: most attempts first.
+    """Sort suspects: most crashes first.
 
     Among runs tried in the same round, the last one started was the culprit, so the order alternates each
     round.
     """
     return sorted(
         suspects,
-        key=lambda run: (-run.attempts, _id_as_int(run) if run.attempts % 2 == 0 else -_id_as_int(run)),
+        key=lambda run: (
+            -run.recovery.crash_streak,
+            _id_as_int(run) if run.recovery.crash_streak % 2 == 0 else -_id_as_int(run),
+        ),
     )
 
 

@@ -27,6 +27,8 @@ from retinue.interfaces import (
     SessionStore,
     Transaction,
 )
+from retinue.runtime.recovery import time_of_death
+from retinue.runtime.run_clock import start_parent_clocks, stop_idle_parent_clocks
 from retinue.runtime.run_creation import claim_run
 from retinue.runtime.run_events import make_event
 
@@ -49,7 +51,7 @@ class DiskFullRetry:
         context: RuntimeContext,
         *,
         on_wait_start: Callable[[], None],
-        on_wait_end: Callable[[timedelta], None],
+        on_wait_end: Callable[[], None],
     ) -> None:
         self._run = run
         self._unwrapped = context
@@ -145,8 +147,10 @@ class DiskFullRetry:
             current = tx.get_run(self._run.id)
             if current is None or current.status is not Status.RUNNING:
                 return
-            suspended = replace(current.suspend(WaitReason.DISK), error=self._unwrapped.redact(str(error)))
-            tx.update_run(suspended)
+            at = self._unwrapped.clock.now()
+            suspended = current.suspend(WaitReason.DISK, at=at)
+            tx.update_run(replace(suspended, error=self._unwrapped.redact(str(error))))
+            stop_idle_parent_clocks(suspended, tx, at)
             tx.emit(make_event("run.state", suspended, self._unwrapped, phase=str(WaitReason.DISK)))
 
         with suppress(RetinueError):
@@ -168,7 +172,9 @@ class DiskFullRetry:
             if current is None or current.status.is_final:
                 return
             if current.waiting_for is WaitReason.DISK:
-                tx.update_run(replace(current.requeue_after_wait(waited=waited), error=""))
+                at = self._unwrapped.clock.now()
+                tx.update_run(replace(current.requeue_after_wait(at=at), error=""))
+                start_parent_clocks(current, tx, at)
             elif current.deadline_at is not None:
                 tx.update_run(replace(current, deadline_at=current.deadline_at + waited))
 
@@ -176,7 +182,7 @@ class DiskFullRetry:
         while await self._retry_ledger(self._try_claim) not in (ClaimResult.CLAIMED, ClaimResult.NOT_QUEUED):  # noqa: ASYNC110  (another process may free the slot: nothing to wait on)
             await asyncio.sleep(POLL_SECONDS)
         await self._check_not_ended()
-        self._on_wait_end(waited)
+        self._on_wait_end()
 
     async def _try_claim(self) -> ClaimResult:
         return await claim_run(self._run.id, self._unwrapped)
@@ -200,7 +206,7 @@ async def requeue_disk_waiters(context: RuntimeContext, is_alive: Callable[[str]
 
     def step(tx: Transaction) -> None:
         for run in orphaned(tx):
-            tx.update_run(run.requeue_after_crash())
+            tx.update_run(run.requeue_after_crash(died_at=time_of_death(run, context)))
 
     if await context.ledger.read(orphaned):
         await context.ledger.write(step)

@@ -12,6 +12,7 @@ from retinue.errors import Refused, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime.model_turn import STOP_CANCELLED
 from retinue.runtime.run_attempt import RunAttempt
+from retinue.runtime.run_clock import stop_idle_parent_clocks, suspended_for_children
 from retinue.runtime.run_creation import create_wake_run
 from retinue.runtime.run_end import RunsToSubmit, mark_finished, undelivered_announcements
 from retinue.runtime.run_events import make_event
@@ -221,10 +222,15 @@ async def suspend_between_turns(run: Run, waiting_for: WaitReason, context: Runt
         waits_for_children = waiting_for is WaitReason.CHILD
         if waits_for_children and not tx.has_live_children(run.id):
             return False
-        suspended = updated.suspend(
-            waiting_for, between_turns=True, wake_at=updated.deadline_at if waits_for_children else None
+        at = context.clock.now()
+        suspended = (
+            suspended_for_children(updated, tx, at, between_turns=True)
+            if waits_for_children
+            else updated.suspend(waiting_for, at=at, between_turns=True)
         )
         tx.update_run(suspended)
+        if suspended.deadline_at is None:
+            stop_idle_parent_clocks(suspended, tx, at)
         tx.emit(make_event("run.state", suspended, context, phase=str(waiting_for)))
         return True
 

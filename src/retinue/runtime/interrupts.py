@@ -1,7 +1,5 @@
 """Interrupt a run: the run and its children end with a summary."""
 
-from datetime import timedelta
-
 from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
@@ -9,6 +7,8 @@ from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, ClaimResult, Reaso
 from retinue.errors import NotFound
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.interrupt_registry import InterruptRegistry
+from retinue.runtime.recovery import time_of_death
+from retinue.runtime.run_clock import start_parent_clocks
 from retinue.runtime.run_end import RunsToSubmit, mark_finished
 
 NOT_STARTED_MESSAGE = "interrupted before it started"
@@ -60,13 +60,14 @@ def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_sub
     if run.status is Status.WAITING and not _awaited_children(run, tx):
         for each in tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
             tx.update_approval(each.void())
-        run = run.requeue_after_wait(waited=timedelta())
+        run = run.requeue_after_wait(at=context.clock.now())
     elif not is_owner_alive and run.status is Status.RUNNING:
-        run = run.requeue_after_crash()
+        run = run.requeue_after_crash(died_at=time_of_death(run, context))
     if not is_owner_alive:
         run = replace(run, owner_id=context.owners.id_for_new_run())
     tx.update_run(run)
     if run.status is Status.QUEUED:
+        start_parent_clocks(run, tx, context.clock.now())
         to_submit.runs.append((run, ClaimResult.NO_FREE_SLOT))
     return run
 

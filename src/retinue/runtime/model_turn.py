@@ -14,11 +14,12 @@ from retinue.domain.transcript import Message, Notice, ToolCall
 from retinue.errors import RetinueError
 from retinue.interfaces import Conversation
 from retinue.runtime import cli_agents
+from retinue.runtime.model_outage import resume_after_outage
 from retinue.runtime.provider_tool_calls import ProviderToolCalls
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.stream_buffer import StreamBuffer
-from retinue.runtime.timeouts import TurnTimer
+from retinue.runtime.timeouts import Deadline, TurnTimer
 
 STOP_CANCELLED = "cancelled"
 """Value of `stop_reason` for a message that was cut off."""
@@ -35,13 +36,16 @@ SUMMARY_SECONDS = 30.0
 class ModelTurn:
     """The replies of one run: requests them, buffers the one in progress, and saves them."""
 
-    def __init__(self, attempt: RunAttempt, turn_timer: TurnTimer) -> None:
+    def __init__(self, attempt: RunAttempt, turn_timer: TurnTimer, deadline: Deadline) -> None:
         self._attempt = attempt
         self._turn_timer = turn_timer
+        self._deadline = deadline
         self._stream_buffer = StreamBuffer(
             attempt.context.redact, attempt.emit_event, attempt.context.events.has_listeners
         )
         self._provider_calls = ProviderToolCalls(attempt)
+        self._has_output = asyncio.Event()
+        """Set by the first output of a server that was down."""
         self._side_effect: SideEffect | None = None
         """Side effect of a CLI agent's turn, until its reply is on disk."""
 
@@ -60,16 +64,39 @@ class ModelTurn:
             provider_cache=conversation.provider_cache,
             session_id=conversation.session.id,
             scope=plan.scope,
+            is_probe=bool(self._attempt.run.recovery.outage_server),
         )
         self._provider_calls = ProviderToolCalls(self._attempt)
         self._side_effect = (
             await cli_agents.record_turn_start(self._attempt, plan) if cli_agents.is_cli_agent(plan) else None
         )
         try:
+            if request.is_probe:
+                return await self._probe_server(request)
             return await self._attempt.context.provider.request_reply(request, self._on_delta)
         except RetinueError as error:
             await self._record_turn_end(error)
             raise
+        finally:
+            self._deadline.resume()
+
+    async def _probe_server(self, request: ModelRequest) -> ModelReply:
+        """Request a reply from a server that was down; its first output resumes the other runs that wait for it."""
+        self._has_output = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self._resume_after_outage())
+            try:
+                reply = await self._attempt.context.provider.request_reply(request, self._on_delta)
+                self._has_output.set()
+            finally:
+                if not self._has_output.is_set():
+                    task.cancel()
+        return reply
+
+    async def _resume_after_outage(self) -> None:
+        await self._has_output.wait()
+        attempt = self._attempt
+        attempt.run = await resume_after_outage(attempt.run, attempt.context)
 
     async def _record_turn_end(self, error: RetinueError | None = None) -> None:
         if self._side_effect is not None:
@@ -78,6 +105,12 @@ class ModelTurn:
 
     def _on_delta(self, delta: ReplyDelta) -> None:
         self._turn_timer.on_delta(delta)
+        if delta.wait_reason:
+            self._deadline.pause()
+        else:
+            self._deadline.resume()
+            if not delta.is_discarded:
+                self._has_output.set()
         self._stream_buffer.add(
             delta
             if delta.provider_tool_call is None

@@ -2,24 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from retinue.domain.run import Reason, Run, Status, Usage
+from retinue.domain.run import PARK_REASONS, Reason, Run, Status, Usage, WaitReason
 from retinue.domain.side_effect import SideEffectState
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import Conflict, NotFound, Refused
 from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.run_clock import start_parent_clocks, stop_idle_parent_clocks, with_wake_time
 from retinue.runtime.run_end import finish_run
 from retinue.runtime.run_events import make_event
-
-MAX_CRASH_RESUMES = 3
-"""A run whose process died more often than this is not resumed: it ends as lost."""
 
 UNKNOWN_OUTCOME = "Outcome unknown: the call may or may not have taken effect, and it was not repeated. Check before you repeat it."
 INTERRUPTED_RESULT = f"Interrupted: the process ended before this call finished. {UNKNOWN_OUTCOME}"
 STALE_ERROR = (
-    "interrupted longer ago than limits.resume_window_seconds; send its session a message to continue"
+    "interrupted longer ago than limits.resume_window_seconds. `retinue runs resume` continues it anyway"
+)
+CRASH_ERROR = (
+    "the process ended {crashes} times while it worked on this run. Resume it with `retinue runs resume {run}`, "
+    "or cancel it"
 )
 UNANSWERED_RESULT = "Interrupted: this call did not finish. Its outcome is unknown."
 
@@ -68,6 +71,10 @@ def recount_run(run: Run, entries: Sequence[Entry]) -> Run:
     )
 
 
+def has_completed_call(run: Run, entries: Sequence[Entry]) -> bool:
+    return any(isinstance(entry, ToolResult) and entry.run == run.id and entry.ok for entry in entries)
+
+
 def final_reply(run: Run, entries: Sequence[Entry]) -> Message | None:
     """Return the run's last reply if the run may have ended with it.
 
@@ -92,24 +99,59 @@ def ends_with_final_reply(entries: Sequence[Entry]) -> bool:
 async def requeue_runs_of_dead_processes(context: RuntimeContext, is_alive: Callable[[str], bool]) -> None:
     """Queue the running runs of dead processes again, so that they hold neither a slot nor their session.
 
-    A run that waits for a person keeps waiting: it needs no process.
+    The time since the process died does not count against a deadline. A run that waits for a person keeps
+    waiting: it needs no process.
     """
-    owners = await context.ledger.read(lambda tx: tx.find_owner_ids([Status.RUNNING]))
+    owners = await context.ledger.read(lambda tx: tx.find_owner_ids([Status.RUNNING, Status.WAITING]))
     dead = {owner for owner in owners if owner != context.owners.own_id and not is_alive(owner)}
 
+    def abandoned_waiting_runs(tx: Transaction) -> list[Run]:
+        waiting = tx.find_runs(status=[Status.WAITING]) if dead else []
+        return [run for run in waiting if run.owner_id in dead and run.deadline_at is not None]
+
     def step(tx: Transaction) -> None:
+        for run in abandoned_waiting_runs(tx):
+            _adopt_waiting_run(run, tx, context)
         running = tx.find_runs(status=[Status.RUNNING])
         for owner in dead:
             owned = [run for run in running if run.owner_id == owner]
             acting_ids = {run.id for run in owned if _has_running_side_effect(run, tx)}
             for run in owned:
                 is_bystander = acting_ids and run.id not in acting_ids
+                died_at = time_of_death(run, context)
                 _save_requeued(
-                    run.requeue_same_attempt() if is_bystander else run.requeue_after_crash(), tx, context
+                    run.requeue_same_attempt(at=died_at)
+                    if is_bystander
+                    else run.requeue_after_crash(died_at=died_at),
+                    tx,
+                    context,
                 )
 
-    if dead:
+    if dead and await context.ledger.read(
+        lambda tx: bool(dead & tx.find_owner_ids([Status.RUNNING]) or abandoned_waiting_runs(tx))
+    ):
         await context.ledger.write(step)
+
+
+def time_of_death(run: Run, context: RuntimeContext) -> datetime:
+    """Return when the run's process died: when it was last known to be alive.
+
+    If that is unknown, nothing of the time since the run was last started counts.
+    """
+    now = context.clock.now()
+    died_at = context.owners.last_alive_at(run.owner_id)
+    if died_at is not None:
+        return min(now, died_at)
+    if run.deadline_at is None:
+        return now
+    timeout = timedelta(seconds=context.limits.run_timeout_s(run.request.deadline_seconds))
+    return min(now, run.deadline_at - timeout)
+
+
+def _adopt_waiting_run(run: Run, tx: Transaction, context: RuntimeContext) -> None:
+    """Take over a run that waits for children, without the time in which no process worked on them."""
+    resumed = run.stop_clock(time_of_death(run, context)).start_clock(context.clock.now())
+    tx.update_run(with_wake_time(replace(resumed, owner_id=context.owners.id_for_new_run()), tx))
 
 
 def _has_running_side_effect(run: Run, tx: Transaction) -> bool:
@@ -138,7 +180,7 @@ async def requeue_own_runs(context: RuntimeContext) -> None:
 
     def step(tx: Transaction) -> None:
         for run in own_running_runs(tx):
-            _save_requeued(run.requeue_same_attempt(), tx, context)
+            _save_requeued(run.requeue_same_attempt(at=context.clock.now()), tx, context)
 
     if await context.ledger.read(own_running_runs):
         await context.ledger.write(step)
@@ -150,10 +192,22 @@ def live_descendants(run: Run, tx: Transaction) -> list[Run]:
     return [*children, *(descendant for each in children for descendant in live_descendants(each, tx))]
 
 
-async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: str) -> Run:
-    """Resume a run whose owner is dead, a bounded number of times.
+async def resume_run(
+    run_id: str,
+    context: RuntimeContext,
+    *,
+    previous_owner: str,
+    by_person: bool = False,
+    model: str | None = None,
+) -> Run:
+    """Resume a run whose owner is dead; one that crashes again and again is parked for a person.
 
-    `previous_owner` is the dead owner: if several processes try to resume the run, only the first succeeds.
+    Args:
+        run_id: The run.
+        context: The runtime context.
+        previous_owner: The dead owner: if several processes try to resume the run, only the first succeeds.
+        by_person: A person asks for it, which also resumes a parked run.
+        model: Overrides the run's model.
     """
 
     def step(tx: Transaction) -> Run:
@@ -164,20 +218,64 @@ async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: st
             raise Conflict(f"Run {run_id} has ended ({run.status}). Send its session a new message instead.")
         if run.owner_id != previous_owner and run.owner_id:
             raise Conflict(f"Run {run_id} is executed by another process.")
-        if run.status is Status.QUEUED:
-            tx.update_run(run := replace(run, owner_id=context.owners.id_for_new_run()))
-            return run
-        return _save_requeued(
-            replace(run.requeue_after_crash(), owner_id=context.owners.id_for_new_run()), tx, context
-        )
+        requeued = _requeued(run, context)
+        if by_person:
+            requeued = overrule_interruption(requeued, context.redact(model) if model else None)
+        if requeued.recovery.crashes_too_often:
+            return _park_after_crashes(requeued, tx, context)
+        requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
+        start_parent_clocks(requeued, tx, context.clock.now())
+        if run.status is not Status.RUNNING:
+            tx.update_run(requeued)
+            return requeued
+        return _save_requeued(requeued, tx, context)
 
     run = await context.ledger.write(step)
-    if run.attempts > MAX_CRASH_RESUMES:
-        error = f"started {run.attempts} times without finishing"
-        return await finish_run(run, Status.LOST, context, reason=Reason.RECOVERY_LIMIT, error=error)
-    if run.owner_id == context.owners.own_id:
+    if run.status is Status.QUEUED and run.owner_id == context.owners.own_id:
         context.worker.submit(run.id, at_front=run.started_at is not None)
     return run
+
+
+def _requeued(run: Run, context: RuntimeContext) -> Run:
+    if run.status is Status.QUEUED:
+        return run
+    if run.status is Status.WAITING:
+        return run.requeue_after_wait(at=context.clock.now())
+    return run.requeue_after_crash(died_at=time_of_death(run, context))
+
+
+def overrule_interruption(run: Run, model: str | None = None) -> Run:
+    """Return a queued run that continues because a person said so, as if it had never crashed."""
+    is_parked = run.reason in PARK_REASONS
+    return replace(
+        run,
+        recovery=replace(run.recovery, crash_streak=0, crash_marks=(), outage_since=None),
+        reason=None if is_parked else run.reason,
+        error="" if is_parked else run.error,
+        request=replace(run.request, model=model) if model else run.request,
+    )
+
+
+def _park_after_crashes(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
+    crashes = max(run.recovery.crash_streak, len(run.recovery.crash_marks))
+    error = CRASH_ERROR.format(crashes=crashes, run=run.id)
+    return park_run(run, Reason.RECOVERY_LIMIT, error, tx, context)
+
+
+def park_run(run: Run, reason: Reason, error: str, tx: Transaction, context: RuntimeContext) -> Run:
+    """Let a run wait until a person resumes or cancels it; nothing of it is lost."""
+    at = context.clock.now()
+    parked = replace(
+        run.suspend(WaitReason.PERSON, at=at, between_turns=True), reason=reason, error=context.redact(error)
+    )
+    tx.update_run(parked)
+    tx.emit(
+        make_event(
+            "run.state", parked, context, phase=str(WaitReason.PERSON), reason=str(reason), note=parked.error
+        )
+    )
+    stop_idle_parent_clocks(parked, tx, at)
+    return parked
 
 
 async def resume_available_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:
@@ -199,5 +297,11 @@ async def resume_available_runs(runs: Sequence[Run], context: RuntimeContext) ->
 
 
 def _is_stale(run: Run, context: RuntimeContext) -> bool:
-    started_at = run.started_at or run.created_at
-    return (context.clock.now() - started_at).total_seconds() > context.limits.resume_window_seconds
+    """Return True if no process has worked on the run for longer than the resume window."""
+    interrupted_at = (
+        run.recovery.interrupted_at
+        or context.owners.last_alive_at(run.owner_id)
+        or run.started_at
+        or run.created_at
+    )
+    return (context.clock.now() - interrupted_at).total_seconds() > context.limits.resume_window_seconds

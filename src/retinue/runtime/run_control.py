@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -16,8 +15,10 @@ from retinue.domain.transcript import Notice, unanswered_calls
 from retinue.errors import Conflict, NotFound, RetinueError, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime import side_effects
-from retinue.runtime.recovery import split_unanswered_calls
+from retinue.runtime.model_outage import probe_servers
+from retinue.runtime.recovery import overrule_interruption, split_unanswered_calls
 from retinue.runtime.run_attempt import RunAttempt
+from retinue.runtime.run_clock import start_parent_clocks
 from retinue.runtime.run_end import CANCEL_MESSAGES, RunsToSubmit, mark_delivered, mark_finished, wake_run
 from retinue.runtime.run_events import make_event
 
@@ -207,9 +208,10 @@ async def expire_approvals(
 
 
 async def wake_overdue_runs(context: RuntimeContext) -> None:
-    """Wake runs that wait for children and have timed out.
+    """Wake runs whose wake time has come.
 
-    A call that waited too long gets a result; a run past its deadline ends.
+    A call that waited too long for a child gets a result; a run past its deadline ends. Of the runs that wait
+    for a model's server, one asks the server again.
     """
 
     def overdue_runs(tx: Transaction) -> list[Run]:
@@ -217,8 +219,11 @@ async def wake_overdue_runs(context: RuntimeContext) -> None:
 
     def step(tx: Transaction) -> None:
         to_submit.runs.clear()
-        for run in overdue_runs(tx):
-            wake_run(run, tx, context, to_submit)
+        runs = overdue_runs(tx)
+        for run in runs:
+            if run.waiting_for is not WaitReason.MODEL:
+                wake_run(run, tx, context, to_submit)
+        probe_servers([run for run in runs if run.waiting_for is WaitReason.MODEL], tx, context, to_submit)
 
     to_submit = RunsToSubmit()
     if await context.ledger.read(overdue_runs):
@@ -275,19 +280,19 @@ async def answer_waiting_run(
     waiting_run = next((run for run in reversed(waiting_runs) if run.waiting_for is WaitReason.PERSON), None)
     if waiting_run is None:
         return None
-    waited = await _save_person_reply(waiting_run, session, text, context, entry=entry)
+    await _save_person_reply(waiting_run, session, text, context, entry=entry)
 
     def step(tx: Transaction) -> Run:
         run = tx.get_run(waiting_run.id) or waiting_run
         if run.status is not Status.WAITING or run.waiting_for is not WaitReason.PERSON:
             return run  # already resumed by another request: that run reads this reply too
-        request = replace(run.request, model=context.redact(model)) if model else run.request
+        at = context.clock.now()
         requeued = replace(
-            run.requeue_after_wait(waited=waited),
+            overrule_interruption(run.requeue_after_wait(at=at), context.redact(model) if model else None),
             owner_id=owner or context.owners.id_for_new_run(),
-            request=request,
         )
         tx.update_run(requeued)
+        start_parent_clocks(requeued, tx, at)
         return requeued
 
     run = await context.ledger.write(step)
@@ -298,17 +303,9 @@ async def answer_waiting_run(
 
 async def _save_person_reply(
     waiting_run: Run, session: Session, text: str | None, context: RuntimeContext, *, entry: str
-) -> timedelta:
-    """Save a person's reply to the transcript and return how long the run waited for it.
-
-    A reply typed into the file is read when the run continues. The wait does not count against the run's
-    deadline; a timestamp that a person changed is ignored.
-    """
-    now = context.clock.now()
+) -> None:
+    """Save a person's reply to the transcript; one typed into the file is read when the run continues."""
     async with context.store.open(session) as conversation:
-        since = next(
-            (entry.at for entry in reversed(conversation.entries) if entry.run == waiting_run.id), ""
-        )
         if text is not None:
             attempt = RunAttempt(waiting_run, context)
             reply, question = context.redact(text), open_question(waiting_run, conversation.entries)
@@ -321,10 +318,40 @@ async def _save_person_reply(
             raise UsageError(
                 f"Run {waiting_run.id} is waiting for your reply. Give a text, or type it at the end of {waiting_run.transcript_path}."
             )
-    try:
-        return max(timedelta(), now - datetime.fromisoformat(since))
-    except (ValueError, TypeError):
-        return timedelta()
+
+
+async def resume_waiting_run(run_id: str, context: RuntimeContext, *, model: str | None = None) -> Run:
+    """Resume a run that waits for a model's server or for a person's decision, here or in its live process.
+
+    Args:
+        run_id: The run.
+        context: The runtime context.
+        model: Overrides the run's model.
+
+    Raises:
+        Conflict: The run does not wait any more.
+    """
+
+    def step(tx: Transaction) -> Run:
+        run = tx.get_run(run_id)
+        if run is None:
+            raise NotFound(f"Run {run_id} not found.")
+        if run.status is not Status.WAITING:
+            raise Conflict(f"Run {run_id} is {run.status}; it does not wait any more.")
+        at = context.clock.now()
+        requeued = overrule_interruption(
+            run.requeue_after_wait(at=at), context.redact(model) if model else None
+        )
+        if not context.owners.is_alive(requeued.owner_id):
+            requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
+        tx.update_run(requeued)
+        start_parent_clocks(requeued, tx, at)
+        return requeued
+
+    run = await context.ledger.write(step)
+    if run.owner_id == context.owners.own_id:
+        context.worker.submit(run.id, at_front=True)
+    return run
 
 
 async def cancel_abandoned_children(ended: Run, context: RuntimeContext) -> None:
@@ -359,10 +386,12 @@ def _requeue_answered_run(
     tx.emit(make_event("approval.answered", run, context, approval=approval.id, state=str(approval.state)))
     if run.status is not Status.WAITING or run.waiting_for is not WaitReason.APPROVAL:
         return None
-    requeued = run.requeue_after_wait(waited=context.clock.now() - approval.asked_at)
+    at = context.clock.now()
+    requeued = run.requeue_after_wait(at=at)
     if take_over and not is_alive(requeued.owner_id):
         requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
     tx.update_run(requeued)
+    start_parent_clocks(requeued, tx, at)
     return requeued
 
 

@@ -196,9 +196,8 @@ def _is_session_busy(run: Run, tx: Transaction, context: RuntimeContext, *, is_n
 
 
 def _start_run(run: Run, context: RuntimeContext) -> Run:
-    now = context.clock.now()
-    deadline = now + timedelta(seconds=context.limits.run_timeout_s(run.request.deadline_seconds))
-    return run.start(owner_id=context.owners.own_id, at=now, deadline_at=deadline)
+    timeout = timedelta(seconds=context.limits.run_timeout_s(run.request.deadline_seconds))
+    return run.start(owner_id=context.owners.own_id, at=context.clock.now(), timeout=timeout)
 
 
 def _new_run(request: RunRequest, session: Session, context: RuntimeContext, owner: str) -> Run:

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from msgspec.structs import replace
 
@@ -12,6 +11,7 @@ from retinue.domain.delivery import Delivery, DeliveryState, announcement_text
 from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, ClaimResult, Reason, Run, Status, WaitReason
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.run_clock import start_parent_clocks, stop_idle_parent_clocks, suspended_for_children
 from retinue.runtime.run_creation import (
     WAKE_KEY_PREFIX,
     WAKE_SOURCE,
@@ -107,8 +107,12 @@ def _defer_finish(run: Run, tx: Transaction, context: RuntimeContext) -> Run | N
         raise Cancelled(
             "cancelled"
         )  # another process asked to cancel it, and a suspended run would not notice
-    suspended = run.suspend(WaitReason.CHILD, between_turns=True, wake_at=run.deadline_at)
+    at = context.clock.now()
+    run = replace(run, recovery=run.recovery.record_progress())
+    suspended = suspended_for_children(run, tx, at, between_turns=True)
     tx.update_run(suspended)
+    if suspended.deadline_at is None:
+        stop_idle_parent_clocks(suspended, tx, at)
     tx.emit(make_event("run.state", suspended, context, phase="child"))
     return suspended
 
@@ -260,12 +264,12 @@ def _deliver_result(
         tx.add_delivery(delivery.discard())
         # There is nothing to deliver, but the parent may have been waiting only for this run.
         if parent.waits_between_turns and not _awaits_all_children(parent, tx):
-            to_submit.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
+            to_submit.runs.append((requeue_waiting_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
     tx.add_delivery(delivery)
     tx.emit(make_event("announcement.posted", ended, context, delivery=delivery.id, to=parent.session_id))
     if answers_call:
-        _wake_waiting_caller(parent, tx, context, to_submit)
+        _wake_waiting_caller(parent, ended, tx, context, to_submit)
     else:
         _wake_for_announcement(parent, delivery, tx, context, to_submit)
 
@@ -299,7 +303,7 @@ def _is_empty_reply(ended: Run) -> bool:
 
 
 def _wake_waiting_caller(
-    parent: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
+    parent: Run, ended: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
 ) -> None:
     """Wake a parent that waits inside its tool calls once the last awaited child has ended."""
     waits = (
@@ -308,7 +312,9 @@ def _wake_waiting_caller(
         and not parent.waits_between_turns
     )
     if waits and not tx.has_live_children(parent.id, awaited=True):
-        to_submit.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
+        to_submit.runs.append((requeue_waiting_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
+    elif waits:
+        stop_idle_parent_clocks(ended, tx, context.clock.now())
 
 
 def _wake_for_announcement(
@@ -320,13 +326,13 @@ def _wake_for_announcement(
     """
     if parent.status.is_live:
         if parent.waits_between_turns and not _awaits_all_children(parent, tx):
-            to_submit.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
+            to_submit.runs.append((requeue_waiting_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
     session_runs = tx.find_runs(session=parent.session_id, status=LIVE_STATUSES)
     if not session_runs:
         to_submit.runs.append(create_wake_run(parent, delivery.id, tx, context))
     elif all(other.waits_between_turns for other in session_runs):
-        to_submit.runs.append((_requeue_run(session_runs[0], tx, context), ClaimResult.NO_FREE_SLOT))
+        to_submit.runs.append((requeue_waiting_run(session_runs[0], tx, context), ClaimResult.NO_FREE_SLOT))
 
 
 def _awaits_all_children(run: Run, tx: Transaction) -> bool:
@@ -334,19 +340,21 @@ def _awaits_all_children(run: Run, tx: Transaction) -> bool:
     return run.reason is Reason.INTERRUPTED and tx.has_live_children(run.id)
 
 
-def _requeue_run(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
+def requeue_waiting_run(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
     """Queue a waiting run again; if its process is gone, the local worker takes it over."""
-    requeued = run.requeue_after_wait(waited=timedelta())
+    at = context.clock.now()
+    requeued = run.requeue_after_wait(at=at)
     if not context.owners.is_alive(requeued.owner_id):
         requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
     tx.update_run(requeued)
+    start_parent_clocks(requeued, tx, at)
     return requeued
 
 
 def wake_run(run: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit) -> None:
     """Wake a run that waits for a child although no child has ended: on timeout or at a person's request."""
     if run.status is Status.WAITING:
-        to_submit.runs.append((_requeue_run(run, tx, context), ClaimResult.NO_FREE_SLOT))
+        to_submit.runs.append((requeue_waiting_run(run, tx, context), ClaimResult.NO_FREE_SLOT))
 
 
 def undelivered_announcements(run: Run, tx: Transaction, *, limit: int | None = None) -> list[Delivery]:

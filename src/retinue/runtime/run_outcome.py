@@ -36,6 +36,8 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     """Set if the run is suspended inside a tool call."""
     reason: Reason | None = None
     error: str = ""
+    outage_server: str = ""
+    """The model server that the run waits for."""
 
 
 def suspended_outcome(suspension: Suspension) -> RunOutcome:
@@ -48,6 +50,14 @@ def outcome_for_error(error: BaseException) -> RunOutcome:
         return RunOutcome(status=Status.CANCELLED, reason=Reason.USER_CANCEL, error=str(error))
     if isinstance(error, TimedOut):
         return RunOutcome(status=Status.TIMED_OUT, reason=Reason.DEADLINE, error=str(error))
+    if isinstance(error, ModelFailed) and error.outage_server:
+        return RunOutcome(
+            status=Status.WAITING,
+            waiting_for=WaitReason.MODEL,
+            reason=Reason(error.reason),
+            error=str(error),
+            outage_server=error.outage_server,
+        )
     if isinstance(error, ModelFailed):
         return RunOutcome(status=Status.FAILED, reason=Reason(error.reason), error=str(error))
     if isinstance(error, DiskError):

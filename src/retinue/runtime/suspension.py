@@ -1,13 +1,16 @@
 """Suspend a run inside its tool calls, and save its counters."""
 
 from contextlib import suppress
+from datetime import datetime
 
 from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
-from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Run, Status, WaitReason
+from retinue.domain.run import CANCEL_REASONS, Run, Status, WaitReason
 from retinue.errors import Cancelled, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.run_attempt import RunAttempt
+from retinue.runtime.run_clock import stop_idle_parent_clocks, suspended_for_children
 from retinue.runtime.run_events import make_event
 
 
@@ -27,10 +30,13 @@ async def suspend_in_tool_call(run: Run, context: RuntimeContext, question: str 
             return True
         if current.reason in CANCEL_REASONS:
             raise Cancelled("cancelled")
-        suspended = _suspended_for(with_counters(current, run), tx, has_question=bool(question))
+        at = context.clock.now()
+        suspended = _suspended_for(with_counters(current, run), tx, at, has_question=bool(question))
         if suspended is None:
             return False
         tx.update_run(suspended)
+        if suspended.deadline_at is None:
+            stop_idle_parent_clocks(suspended, tx, at)
         details = {"question": question} if suspended.waiting_for is WaitReason.PERSON else {}
         tx.emit(make_event("run.state", suspended, context, phase=str(suspended.waiting_for), **details))
         return True
@@ -38,19 +44,15 @@ async def suspend_in_tool_call(run: Run, context: RuntimeContext, question: str 
     return await context.ledger.write(step)
 
 
-def _suspended_for(run: Run, tx: Transaction, *, has_question: bool) -> Run | None:
+def _suspended_for(run: Run, tx: Transaction, at: datetime, *, has_question: bool) -> Run | None:
     """Return the run suspended for what it waits for, a person first; None if it waits for nothing."""
     if tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
-        return run.suspend(WaitReason.APPROVAL)
+        return run.suspend(WaitReason.APPROVAL, at=at)
     if has_question:
-        return run.suspend(WaitReason.PERSON)
-    children = tx.find_runs(parent_run=run.id, awaited=True, status=LIVE_STATUSES)
-    if not children:
+        return run.suspend(WaitReason.PERSON, at=at)
+    if not tx.has_live_children(run.id, awaited=True):
         return None
-    wake_times = [run.deadline_at, *(each.request.wait_until for each in children)]
-    return run.suspend(
-        WaitReason.CHILD, wake_at=min((time for time in wake_times if time is not None), default=None)
-    )
+    return suspended_for_children(run, tx, at)
 
 
 async def save_counters(run: Run, context: RuntimeContext) -> None:
@@ -60,6 +62,19 @@ async def save_counters(run: Run, context: RuntimeContext) -> None:
     """
     with suppress(RetinueError):
         await context.ledger.write(lambda tx: tx.update_run(with_counters(tx.get_run(run.id) or run, run)))
+
+
+async def record_progress(attempt: RunAttempt) -> None:
+    """Record that the run made progress since its process last died, so that this crash is not counted again."""
+    recovery = attempt.run.recovery.record_progress()
+
+    def step(tx: Transaction) -> None:
+        current = tx.get_run(attempt.run.id)
+        if current is not None and current.status is Status.RUNNING:
+            tx.update_run(replace(current, recovery=recovery))
+
+    attempt.run = replace(attempt.run, recovery=recovery)
+    await attempt.context.ledger.write(step)
 
 
 def with_counters(row: Run, run: Run) -> Run:
@@ -72,4 +87,6 @@ def with_counters(row: Run, run: Run) -> Run:
         text=run.text,
         model=run.model or row.model,
         scope_hash=run.scope_hash,
+        deadline_at=run.deadline_at if row.status is Status.RUNNING else row.deadline_at,
+        recovery=run.recovery if row.status is Status.RUNNING else row.recovery,
     )

@@ -25,6 +25,8 @@ class Deadline:
         self._attempt = attempt
         self._timeout: asyncio.Timeout | None = None
         self._requested_s = attempt.run.request.deadline_seconds
+        self._paused_at: float | None = None
+        """Event-loop time since which the run cannot make progress."""
 
     async def __aenter__(self) -> None:
         self._timeout = asyncio.timeout(None)
@@ -44,22 +46,22 @@ class Deadline:
 
     def raise_if_passed(self) -> None:
         """Raise TimedOut if the deadline has passed before the event loop could raise it."""
-        if self._remaining_s() <= 0:
+        if self._paused_at is None and self._remaining_s() <= 0:
             raise self._timed_out_error()
 
     async def apply_definition_deadline(self, seconds: float | None) -> None:
-        """Apply the definition's own deadline if the request named none.
-
-        It counts from the first start, like any deadline. It is applied before the first turn, so no waiting
-        time is lost.
-        """
+        """Apply the definition's own deadline before the first turn, if the request named none."""
         if self._requested_s is not None or seconds is None:
             return
         self._requested_s = seconds
         run, context = self._attempt.run, self._attempt.context
-        if run.turns or run.started_at is None:
+        if run.turns or run.started_at is None or run.deadline_at is None:
             return
-        deadline_at = run.started_at + timedelta(seconds=context.limits.run_timeout_s(seconds))
+        default, own = (timedelta(seconds=context.limits.run_timeout_s(each)) for each in (None, seconds))
+        if run.deadline_at - run.started_at == default:
+            deadline_at = run.started_at + own
+        else:  # the clock was stopped since the first start
+            deadline_at = min(run.deadline_at, context.clock.now() + own)
         if deadline_at != run.deadline_at:
             await context.ledger.write(
                 lambda tx: tx.update_run(replace(tx.get_run(run.id) or run, deadline_at=deadline_at))
@@ -69,9 +71,16 @@ class Deadline:
 
     def pause(self) -> None:
         """Pause the deadline while the run cannot make progress."""
-        _reschedule_timeout(self._timeout, None)
+        if self._paused_at is None:
+            self._paused_at = asyncio.get_running_loop().time()
+            _reschedule_timeout(self._timeout, None)
 
-    def resume(self, waited: timedelta) -> None:
+    def resume(self) -> None:
+        """Let the deadline count again; the pause is added to it."""
+        if self._paused_at is None:
+            return
+        waited = timedelta(seconds=asyncio.get_running_loop().time() - self._paused_at)
+        self._paused_at = None
         run = self._attempt.run
         if run.deadline_at is not None:
             self._attempt.run = replace(run, deadline_at=run.deadline_at + waited)
@@ -82,7 +91,7 @@ class Deadline:
 
         If the wall clock was set back meanwhile, the run gets at most its whole time again.
         """
-        if (remaining_s := self._remaining_s()) < inf:
+        if self._paused_at is None and (remaining_s := self._remaining_s()) < inf:
             max_s = self._attempt.context.limits.run_timeout_s(self._requested_s)
             when = asyncio.get_running_loop().time() + min(max(0.0, remaining_s), max_s)
             _reschedule_timeout(self._timeout, when)
@@ -96,7 +105,7 @@ class Deadline:
     def _timed_out_error(self) -> TimedOut:
         seconds = self._attempt.context.limits.run_timeout_s(self._requested_s)
         source = ", set by limits.deadline_seconds" if self._requested_s is None else ""
-        return TimedOut(f"deadline exceeded: {seconds:g} s from the start{source}")
+        return TimedOut(f"deadline exceeded: {seconds:g} s of work{source}")
 
 
 class TurnInterrupted(Exception):

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
@@ -14,6 +15,7 @@ from retinue.errors import DiskError, Failed
 
 _BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 _MAX_ATTEMPTS = 100
+KEEP_DEAD_OWNERS = timedelta(days=30)
 _ADVICE = "Free some disk space, make the folder writable, or choose another home with RETINUE_HOME."
 
 
@@ -47,6 +49,21 @@ class ProcessLock:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def record_alive(self) -> None:
+        """Store the current time in the file, for whoever must know later when this process died."""
+        with suppress(OSError):
+            os.utime(self._fd)
+
+    @staticmethod
+    def last_alive_at(home: Path, owner_id: str) -> datetime | None:
+        """Return when the process last recorded that it was alive; None if its file is gone."""
+        if not _is_owner_id(owner_id):
+            return None
+        try:
+            return datetime.fromtimestamp((_owners_dir(home) / owner_id).stat().st_mtime, UTC)
+        except OSError:
+            return None
+
     @staticmethod
     def is_alive(home: Path, owner_id: str) -> bool:
         """Return True if the process with this owner id is alive; False for anything that is not an id."""
@@ -77,16 +94,23 @@ class NoProcessLock:
     def close(self) -> None:
         """Do nothing, as there is no lock."""
 
+    def record_alive(self) -> None:
+        """Do nothing, as there is no file."""
 
-def remove_dead_owners(home: Path) -> list[str]:
-    """Remove the files of dead owners and return their ids. A file is removed only while holding its lock."""
+
+def remove_dead_owners(home: Path, *, older_than: timedelta = KEEP_DEAD_OWNERS) -> list[str]:
+    """Remove the files of processes that died long ago, and return their ids.
+
+    A file is removed only while holding its lock. The files of others tell when their process died.
+    """
+    oldest = time.time() - older_than.total_seconds()
     removed: list[str] = []
     folder = _owners_dir(home)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for name in filter(_is_owner_id, names):
         # Another process may have removed it already.
         with suppress(FileNotFoundError), _open_lock_file(folder / name) as fd:
-            if _try_lock(fd, fcntl.LOCK_SH):
+            if os.fstat(fd).st_mtime <= oldest and _try_lock(fd, fcntl.LOCK_SH):
                 (folder / name).unlink()
                 removed.append(name)
     return removed

@@ -50,6 +50,8 @@ class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
     """Notify watchers of activity and of the runs that ended; True if there is more to notify of soon."""
     wake_overdue_runs: Callable[[], Awaitable[None]] = _no_overdue_runs
     """Resume runs whose wake time has come."""
+    record_alive: Callable[[], None] = lambda: None
+    """Record that this process is alive; called often while it has runs."""
     has_changes: Callable[[], bool] = _always_changed
     """Return True if anything was written since the previous call; otherwise there is nothing to check."""
 
@@ -272,6 +274,8 @@ class LocalWorker:
     def _tick(self) -> None:
         self._timer = None
         self._ticks += 1
+        if self._tasks or self._suspended:
+            self._started_callbacks().record_alive()
         if self._queue:
             self._run_in_background(self._requeue_runs_of_dead_processes())
         if self._started_callbacks().has_changes() or self._ticks % FULL_CHECK_TICKS == 0:
@@ -300,7 +304,7 @@ class LocalWorker:
     async def _resume_runs(self) -> None:
         with suppress(RetinueError):
             for run_id in await self._started_callbacks().find_resumable_runs():
-                if run_id in self._suspended:
+                if run_id not in self._tasks:
                     self.submit(run_id, at_front=True)
 
     async def _cancel_requested(self) -> None:

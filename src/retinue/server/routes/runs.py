@@ -81,6 +81,7 @@ class RunRow(ResponseModel):
     task: str | None
     model: str | None
     thinking: str | None
+    continues: Annotated[str | None, Meta(description="Id of the ended run that this run continues.")]
     source: str
     entry_point: str
     role: str
@@ -154,6 +155,7 @@ RUN_ROW_EXAMPLE: dict[str, Any] = {
     "task": "Where is the timetable?",
     "model": "openai:gpt-5-mini",
     "thinking": None,
+    "continues": None,
     "source": "person",
     "entry_point": "http",
     "role": "primary",
@@ -217,8 +219,12 @@ async def get_run(context: ServerContext, request: ApiRequest[EmptyFields, Empty
     return await context.app.runs.to_json(await _run_id(context, request))
 
 
-async def _run_id(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> str:
+async def _run_id(context: ServerContext, request: ApiRequest[EmptyFields, Any]) -> str:
     return (await context.app.runs.find_by_id(request.ref)).id
+
+
+class ResumeBody(RequestModel):
+    model: Annotated[str | None, Meta(description="Model to continue with, as provider:name.")] = None
 
 
 @route(
@@ -266,12 +272,18 @@ async def detach_run(context: ServerContext, request: ApiRequest[EmptyFields, Em
     "POST",
     "/api/runs/{ref}/resume",
     right=ApiPermission.RUN,
-    summary="Resume a run whose process has died.",
+    summary="Resume a run whose process has died, that waits for a model's server, or that failed or timed out.",
+    body=ResumeBody,
+    request_example={},
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE | {"status": "queued"},
-    extra_errors={409: "The run has ended, or a process is executing it."},
+    extra_errors={409: "The run is done or cancelled, or a process is executing it."},
 )
-async def resume_run(context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]) -> dict[str, Any]:
+async def resume_run(context: ServerContext, request: ApiRequest[EmptyFields, ResumeBody]) -> dict[str, Any]:
     return await context.app.runs.to_json(
-        (await context.app.runs.resume(await _run_id(context, request)))[0].id
+        (
+            await context.app.runs.resume(
+                await _run_id(context, request), by_person=True, model=request.body.model
+            )
+        )[0].id
     )

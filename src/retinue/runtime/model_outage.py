@@ -1,0 +1,129 @@
+"""Runs whose model server is down: they wait without a slot, and one of them at a time asks again."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from retinue.domain.run import CANCEL_REASONS, ClaimResult, Reason, Run, Status, WaitReason
+from retinue.errors import Cancelled
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.recovery import park_run
+from retinue.runtime.run_clock import stop_idle_parent_clocks
+from retinue.runtime.run_end import RunsToSubmit, requeue_waiting_run
+from retinue.runtime.run_events import make_event
+from retinue.runtime.run_outcome import RunOutcome
+from retinue.runtime.suspension import with_counters
+
+MIN_PROBE_INTERVAL_S = 1.0
+MAX_PROBE_INTERVAL_S = 60.0
+PROBE_INTERVAL_SHARE = 0.1
+"""The longer an outage has lasted, the rarer its server is asked: after this share of its length."""
+PROBE_TIMEOUT_S = 900.0
+"""Time after which another run asks the server, if the one that asks has neither succeeded nor failed."""
+MAX_CANDIDATES = 8
+"""Number of waiting runs of a server that have a wake time; the others are woken when the server answers."""
+PARKED_ERROR = (
+    "{error}. The model was not available for {hours:g} h (limits.model_wait_seconds). "
+    "Continue with `retinue runs resume {run}`, or with another model: `--model M`"
+)
+
+
+async def suspend_for_model(run: Run, outcome: RunOutcome, context: RuntimeContext) -> bool:
+    """Suspend a run until its model's server answers again, which frees its slot; False if it must continue.
+
+    The server is asked again by one of the waiting runs, at growing intervals.
+    """
+
+    def step(tx: Transaction) -> bool:
+        current = tx.get_run(run.id)
+        if current is None or current.status is not Status.RUNNING:
+            return True
+        if current.reason in CANCEL_REASONS:
+            raise Cancelled("cancelled")
+        if current.reason is Reason.INTERRUPTED:
+            return False
+        at = context.clock.now()
+        since = current.recovery.outage_since or at
+        recovery = replace(
+            with_counters(current, run).recovery, outage_server=outcome.outage_server, outage_since=since
+        )
+        updated = replace(with_counters(current, run), recovery=recovery, error=context.redact(outcome.error))
+        if _has_waited_too_long(updated, at, context):
+            _park(updated, at, tx, context)
+            return True
+        next_probe_at = at + _probe_interval(at - since, context)
+        suspended = updated.suspend(WaitReason.MODEL, at=at, between_turns=True, wake_at=next_probe_at)
+        tx.update_run(suspended)
+        for other in _runs_waiting_for(outcome.outage_server, tx)[:MAX_CANDIDATES]:
+            tx.update_run(other.wake(at=next_probe_at))
+        phase = str(WaitReason.MODEL)
+        tx.emit(make_event("run.state", suspended, context, phase=phase, note=suspended.error))
+        stop_idle_parent_clocks(suspended, tx, at)
+        return True
+
+    return await context.ledger.write(step)
+
+
+async def resume_after_outage(run: Run, context: RuntimeContext) -> Run:
+    """Resume all runs that wait for the server that has just answered this run."""
+    server = run.recovery.outage_server
+    to_submit = RunsToSubmit()
+
+    def step(tx: Transaction) -> None:
+        to_submit.runs.clear()
+        for waiting in _runs_waiting_for(server, tx):
+            _requeue(waiting, tx, context, to_submit)
+
+    await context.ledger.write(step, lambda _: to_submit.submit(context))
+    return replace(run, recovery=replace(run.recovery, outage_server="", outage_since=None), error="")
+
+
+def probe_servers(
+    due: Sequence[Run], tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
+) -> None:
+    """Let the oldest due run of each server ask it again; runs that have waited too long are parked."""
+    at = context.clock.now()
+    by_server = sorted(due, key=lambda run: (run.recovery.outage_server, run.id))
+    for _, group in groupby(by_server, key=lambda run: run.recovery.outage_server):
+        runs = list(group)
+        waiting = [run for run in runs if not _has_waited_too_long(run, at, context)]
+        for run in runs:
+            if run not in waiting:
+                _park(run, at, tx, context)
+        if waiting:
+            _requeue(waiting[0], tx, context, to_submit)
+        for run in waiting[1:]:
+            tx.update_run(run.wake(at=at + timedelta(seconds=PROBE_TIMEOUT_S)))
+
+
+def _requeue(run: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit) -> None:
+    to_submit.runs.append((requeue_waiting_run(run, tx, context), ClaimResult.NO_FREE_SLOT))
+
+
+def _runs_waiting_for(server: str, tx: Transaction) -> list[Run]:
+    """Return the runs that wait for a model's server, oldest first."""
+    return [
+        run
+        for run in reversed(tx.find_runs(status=[Status.WAITING]))
+        if run.waiting_for is WaitReason.MODEL and run.recovery.outage_server == server
+    ]
+
+
+def _probe_interval(outage: timedelta, context: RuntimeContext) -> timedelta:
+    seconds = min(
+        max(outage.total_seconds() * PROBE_INTERVAL_SHARE, MIN_PROBE_INTERVAL_S), MAX_PROBE_INTERVAL_S
+    )
+    return timedelta(seconds=context.clock.uniform(seconds / 2, seconds))
+
+
+def _has_waited_too_long(run: Run, at: datetime, context: RuntimeContext) -> bool:
+    since = run.recovery.outage_since
+    return since is not None and (at - since).total_seconds() >= context.limits.model_wait_seconds
+
+
+def _park(run: Run, at: datetime, tx: Transaction, context: RuntimeContext) -> None:
+    hours = (at - (run.recovery.outage_since or at)).total_seconds() / 3600
+    error = PARKED_ERROR.format(error=run.error, hours=round(hours, 2), run=run.id)
+    park_run(run, Reason.MODEL, error, tx, context)
