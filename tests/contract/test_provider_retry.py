@@ -203,7 +203,7 @@ async def test_a_turn_waits_for_a_server_that_is_rate_limited_for_the_whole_retr
         assert harness.request_count > 1
 
 
-@pytest.mark.parametrize("code", [500, 503, 429, 529])
+@pytest.mark.parametrize("code", [500, 503])
 async def test_a_request_to_a_server_that_is_known_to_be_down_is_attempted_once(provider: str, code: int):
     responses = iter([*[http_error(code)] * 100])
     is_back = False
@@ -219,6 +219,14 @@ async def test_a_request_to_a_server_that_is_known_to_be_down_is_attempted_once(
         assert harness.request_count == attempts + 1
         is_back = True
         assert (await harness.request_reply()).text == "back"
+
+
+@pytest.mark.parametrize("code", [429, 529])
+async def test_a_request_to_a_model_that_stays_rate_limited_does_not_wait_for_it(provider: str, code: int):
+    async with start_harness(provider, lambda _: http_error(code, retry_after=3600)) as harness:
+        assert (await harness.catch_failure()).outage_server == provider
+        assert (await harness.catch_failure()).outage_server == provider
+        assert harness.request_count == 1
 
 
 async def test_a_probe_is_attempted_once(provider: str):
@@ -431,7 +439,7 @@ async def test_a_server_that_stays_idle_is_waited_for(provider: str):
     async with start_harness(
         provider,
         lambda _: stalled_stream(),
-        replace(QUICK_SETTINGS, timeouts=replace(QUICK_TIMEOUTS, first_byte_s=0.1)),
+        replace(QUICK_SETTINGS, timeouts=replace(QUICK_TIMEOUTS, first_byte_s=0.1, idle_s=0.1)),
     ) as harness:
         failure = await harness.catch_failure()
         assert failure.reason == "incomplete"

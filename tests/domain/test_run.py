@@ -60,7 +60,7 @@ FINAL = {Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.
 ALLOWED: dict[Status, set[Status]] = {
     Status.QUEUED: {Status.RUNNING, Status.WAITING, *FINAL} - {Status.DONE},
     Status.RUNNING: {Status.QUEUED, Status.WAITING, *FINAL},
-    Status.WAITING: {Status.QUEUED, Status.RUNNING, *FINAL},
+    Status.WAITING: {Status.QUEUED, Status.RUNNING, Status.WAITING, *FINAL},
 } | {end: set[Status]() for end in FINAL}
 
 
@@ -234,9 +234,9 @@ def test_the_details_of_a_run_include_its_request():
 
 def test_missing_texts_are_null_and_statuses_are_plain_words():
     waiting = run_details_as_json(
-        RUN.start(owner_id="o", at=AT, timeout=HOUR).suspend(WaitReason.CHILD, at=AT)
+        RUN.start(owner_id="o", at=AT, timeout=HOUR).suspend(WaitReason.PERSON, at=AT)
     )
-    assert (waiting["status"], waiting["waiting_for"]) == ("waiting", "child")
+    assert (waiting["status"], waiting["waiting_for"]) == ("waiting", "person")
     empty = [
         waiting[name] for name in ("error", "model", "thinking", "workspace", "scope_hash", "deadline_at")
     ]

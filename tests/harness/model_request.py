@@ -14,6 +14,7 @@ def make_model_request(
     agent_name: str = "a",
     system: str = "",
     tools: tuple[ToolSpec, ...] = (),
+    is_probe: bool = False,
 ) -> ModelRequest:
     return ModelRequest(
         model=model,
@@ -22,4 +23,5 @@ def make_model_request(
         tools=tools,
         entries=entries,
         provider_cache={},
+        is_probe=is_probe,
     )

@@ -11,11 +11,11 @@ from transcript_entries import entry_texts
 
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits
-from retinue.domain.run import Reason, Run, Status
+from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.transcript import Message, Notice, ToolResult, unanswered_calls
 from retinue.errors import Refused, SessionLocked
 from retinue.interfaces import Call, Tool, Transaction
-from retinue.runtime import recovery
+from retinue.runtime import recovery, run_control
 from retinue.runtime.crash_suspects import resume_orphaned_runs
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
@@ -39,6 +39,21 @@ def make_returning_tool(executed: list[str], effect: str) -> Tool:
         """Returns."""
         executed.append(call.id)
         return "done now"
+
+    return act
+
+
+def make_tool_that_returns_once(second_call_started: asyncio.Event, result: str) -> Tool:
+    executed: list[str] = []
+
+    @tool(effect="read")
+    async def act(call: Call) -> str:
+        """Returns the first time, then never."""
+        executed.append(call.id)
+        if len(executed) > 1:
+            second_call_started.set()
+            await asyncio.Event().wait()
+        return result
 
     return act
 
@@ -184,19 +199,50 @@ async def test_an_edit_of_the_file_between_crash_and_resume_is_in_the_request(ru
         assert entry_texts(process.request_entries(0)[:1])[0] == "Act gently."
 
 
-async def test_a_run_is_resumed_at_most_three_times_and_is_then_lost(runtime: RuntimeFixture):
+async def resume_until_call_hangs(runtime: RuntimeFixture, run: Run) -> None:
+    """Resume the run in a process that dies during its next call."""
+    started = asyncio.Event()
+    async with runtime.open(tools=[make_hanging_tool(started, "read")]) as process:
+        await recovery.resume_run(
+            run.id, process.context, previous_owner=(await process.reload(run)).owner_id
+        )
+        await started.wait()
+
+
+async def test_a_run_that_crashes_three_times_without_progress_waits_for_a_person(runtime: RuntimeFixture):
+    """Shows: P22."""
     run = await crash_during_call(runtime, "read")
-    for _ in range(3):
+    for _ in range(2):
+        await resume_until_call_hangs(runtime, run)
+    async with runtime.open(text_reply("Finished."), tools=[make_returning_tool([], "read")]) as process:
+        parked = await process.reload(run)
+        parked = await recovery.resume_run(run.id, process.context, previous_owner=parked.owner_id)
+        assert (parked.status, parked.waiting_for, parked.reason) == (
+            Status.WAITING,
+            WaitReason.PERSON,
+            Reason.RECOVERY_LIMIT,
+        )
+        assert parked.error.startswith("the process ended 3 times while it worked on this run.")
+        assert process.provider.requests == []
+        await run_control.resume_waiting_run(run.id, process.context)
+        ended = await process.wait(run)
+        assert (ended.status, ended.text, ended.reason, ended.error) == (Status.DONE, "Finished.", None, "")
+
+
+async def test_a_run_that_completes_a_call_after_each_crash_is_always_resumed(runtime: RuntimeFixture):
+    """Shows: P22."""
+    run = await crash_during_call(runtime, "read")
+    for number in range(6):
         started = asyncio.Event()
-        async with runtime.open(tools=[make_hanging_tool(started, "read")]) as process:
+        tools = [make_tool_that_returns_once(started, f"done {number}")]
+        async with runtime.open(tool_call_reply(("act", "{}")), tools=tools) as process:
             await recovery.resume_run(
                 run.id, process.context, previous_owner=(await process.reload(run)).owner_id
             )
             await started.wait()
-    async with runtime.open(text_reply("never")) as process:
+    async with runtime.open(text_reply("Finished."), tools=[make_returning_tool([], "read")]) as process:
         ended = await process.resume(run)
-        assert (ended.status, ended.reason, ended.attempts) == (Status.LOST, Reason.RECOVERY_LIMIT, 4)
-        assert process.provider.requests == []
+        assert (ended.status, ended.text, ended.attempts) == (Status.DONE, "Finished.", 8)
 
 
 async def test_only_one_of_two_processes_resumes_a_run(runtime: RuntimeFixture):
@@ -218,16 +264,35 @@ async def test_only_one_of_two_processes_resumes_a_run(runtime: RuntimeFixture):
         assert (len(refused), len(first.provider.requests), len(second.provider.requests)) == (1, 1, 0)
 
 
-async def test_the_deadline_counts_from_the_first_start_even_after_a_crash(runtime: RuntimeFixture):
+async def test_time_in_which_no_process_works_on_a_run_does_not_count_against_its_deadline(
+    runtime: RuntimeFixture,
+):
     started = asyncio.Event()
     async with runtime.open(
         tool_call_reply(("act", "{}")), tools=[make_hanging_tool(started, "read")]
     ) as process:
         run = await process.submit("Act.", deadline_seconds=3600)
         await started.wait()
-    an_hour_later = replace(system_clock(), now=lambda: datetime.now(UTC) + timedelta(hours=1))
+    a_day_later = replace(system_clock(), now=lambda: datetime.now(UTC) + timedelta(hours=23))
     async with runtime.open(
-        text_reply("never"), tools=[make_returning_tool([], "read")], clock=an_hour_later
+        text_reply("Done."), tools=[make_returning_tool([], "read")], clock=a_day_later
+    ) as process:
+        ended = await process.resume(run)
+        assert (ended.status, ended.text) == (Status.DONE, "Done.")
+
+
+async def test_time_of_work_before_a_crash_counts_against_the_deadline(runtime: RuntimeFixture):
+    started = asyncio.Event()
+    async with runtime.open(
+        tool_call_reply(("act", "{}")), tools=[make_hanging_tool(started, "read")]
+    ) as process:
+        run = await process.submit("Act.", deadline_seconds=3600)
+        await started.wait()
+        owner = (await process.reload(run)).owner_id
+    runtime.died_at[owner] = datetime.now(UTC) + timedelta(hours=1)
+    two_hours_later = replace(system_clock(), now=lambda: datetime.now(UTC) + timedelta(hours=2))
+    async with runtime.open(
+        text_reply("never"), tools=[make_returning_tool([], "read")], clock=two_hours_later
     ) as process:
         ended = await process.resume(run)
         assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)

@@ -39,7 +39,7 @@ ALLOWED_TRANSITIONS: Mapping[Status, frozenset[Status]] = {
         {Status.RUNNING, Status.WAITING, Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.LOST}
     ),
     Status.RUNNING: frozenset({Status.WAITING, Status.QUEUED}) | FINAL_STATUSES,
-    Status.WAITING: frozenset({Status.QUEUED, Status.RUNNING}) | FINAL_STATUSES,
+    Status.WAITING: frozenset({Status.QUEUED, Status.RUNNING, Status.WAITING}) | FINAL_STATUSES,
     Status.DONE: frozenset(),
     Status.FAILED: frozenset(),
     Status.CANCELLED: frozenset(),

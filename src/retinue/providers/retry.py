@@ -136,6 +136,7 @@ class _RetryState:
         self._failures = 0
         self._rate_limits = 0
         self._incomplete_replies = 0
+        self._latest_error: ProviderError | None = None
 
     async def wait_for_gate(self) -> RateLimitPermit:
         """Wait while the model's gate is closed.
@@ -159,6 +160,7 @@ class _RetryState:
         self, error: ProviderError, permit: RateLimitPermit, stream_timeout: StreamWatchdog
     ) -> float:
         """Record a failed attempt and return the seconds to wait; raise if no further attempt is allowed."""
+        self._latest_error = error
         if error.close_rate_limit_gate:
             earlier_rate_limits = max(self._gate.consecutive_rate_limits, self._rate_limits)
             self._rate_limits += 1
@@ -193,8 +195,10 @@ class _RetryState:
         Only a request's own time counts against it: rate limits of other requests do not.
         """
         if self._is_window_over(max(0.0, self._gate.closed_until - self._loop_time())):
+            seconds = _round_up_seconds(self._elapsed_s())
+            error = self._latest_error or "the model is rate limited"
             raise ModelFailed(
-                f"the model is rate limited and accepted no request for {_round_up_seconds(self._elapsed_s())} s",
+                f"{error} (no request was accepted for {seconds} s)",
                 reason=Reason.RATE_LIMITED,
                 outage_server=self._report_outage(),
             )

@@ -11,7 +11,7 @@ from retinue.domain.side_effect import SideEffect
 from retinue.domain.system_prompt import with_omission_notice
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Message, Notice, ToolCall
-from retinue.errors import RetinueError
+from retinue.errors import ModelFailed, RetinueError
 from retinue.interfaces import Conversation
 from retinue.runtime import cli_agents
 from retinue.runtime.model_outage import resume_after_outage
@@ -83,20 +83,27 @@ class ModelTurn:
     async def _probe_server(self, request: ModelRequest) -> ModelReply:
         """Request a reply from a server that was down; its first output resumes the other runs that wait for it."""
         self._has_output = asyncio.Event()
+        failure: RetinueError | None = None
+        reply: ModelReply | None = None
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self._resume_after_outage())
             try:
                 reply = await self._attempt.context.provider.request_reply(request, self._on_delta)
                 self._has_output.set()
+            except RetinueError as error:  # raised below: a task group would wrap it
+                failure = error
             finally:
                 if not self._has_output.is_set():
                     task.cancel()
+        if reply is None:
+            raise failure or ModelFailed("the model gave no reply")
         return reply
 
     async def _resume_after_outage(self) -> None:
         await self._has_output.wait()
         attempt = self._attempt
-        attempt.run = await resume_after_outage(attempt.run, attempt.context)
+        with suppress(RetinueError):  # the others ask the server themselves, when their time comes
+            attempt.run = await resume_after_outage(attempt.run, attempt.context)
 
     async def _record_turn_end(self, error: RetinueError | None = None) -> None:
         if self._side_effect is not None:
