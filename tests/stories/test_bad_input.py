@@ -187,11 +187,13 @@ async def test_an_http_error_of_the_model_server_is_reported_and_the_task_is_sav
 
 async def test_an_unreachable_model_server_is_named_and_the_task_is_saved(machine: UserMachine):
     """Shows: M04."""
+    machine.write_config(providers={"openai": {"retry_seconds": 1.5}}, limits={"model_wait_seconds": 0.01})
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
         machine.env |= {"OPENAI_BASE_URL": address, "RETINUE_MODEL": "openai:m", "OPENAI_API_KEY": "sk-x"}
         ran = await machine("run", "--json", "Anyone?")
-    assert (ran.code, ran.json["reason"]) == (1, "unreachable")
-    assert address.removeprefix("http://") in only_line(ran.err)
+    assert (ran.code, ran.json["waiting_for"], ran.json["reason"]) == (6, "person", "model")
+    assert f"cannot reach {address}" in ran.json["error"]
+    assert f"cannot reach {address}" in ran.err.splitlines()[0]
     assert "Anyone?" in Path(ran.json["path"]).read_text()

@@ -76,7 +76,7 @@ async def die() -> str:
 """
 
 
-async def test_a_run_that_kills_its_process_is_lost_after_three_resumes_and_other_runs_continue(
+async def test_a_run_that_kills_its_process_three_times_waits_for_a_person_and_other_runs_continue(
     machine: UserMachine,
 ):
     """Shows: P22."""
@@ -85,7 +85,7 @@ async def test_a_run_that_kills_its_process_is_lost_after_three_resumes_and_othe
     machine.env["PYTHONPATH"] = str(machine.folder)
 
     def script(request: CapturedRequest) -> FakeResponse:
-        if "Die." in machine.request_texts(request):
+        if "Die." in machine.request_texts(request) and not request.reply_count:
             return tool_call_reply(("die", {}))
         return text_reply("Well.")
 
@@ -93,7 +93,7 @@ async def test_a_run_that_kills_its_process_is_lost_after_three_resumes_and_othe
         died = await machine("run", "Die.")
         assert died.code == -signal.SIGKILL
         [killing_run] = (await machine("runs", "list", "--json")).json
-        for attempt in (2, 3, 4):
+        for attempt in (2, 3):
             assert (await machine("runs", "resume")).code == -signal.SIGKILL
             shown = (await machine("runs", "show", killing_run["run_id"], "--json")).json
             assert (shown["status"], shown["attempts"]) == ("running", attempt)
@@ -101,13 +101,18 @@ async def test_a_run_that_kills_its_process_is_lost_after_three_resumes_and_othe
         assert (well["status"], well["text"]) == ("done", "Well.")
         last = await machine("runs", "resume", "--json")
         shown = (await machine("runs", "show", killing_run["run_id"], "--json")).json
-    assert last.code == 1
-    assert (shown["status"], shown["reason"]) == ("lost", "recovery_limit")
-    assert shown["error"] == "started 4 times without finishing"
-    assert len(server.requests) == 2, "the killing reply was requested once"
+        assert len(server.requests) == 2, "the killing reply was requested once"
+        resumed = await machine("runs", "resume", killing_run["run_id"], "--json")
+    assert [(row["status"], row["text"]) for row in resumed.json] == [("done", "Well.")]
+    assert "the run was stopped before this call finished" in machine.tool_results(server.requests[-1])[0]
+    assert last.code == 6
+    assert (shown["status"], shown["waiting_for"], shown["reason"]) == ("waiting", "person", "recovery_limit")
+    assert shown["error"].startswith("the process ended 3 times while it worked on this run.")
+    assert [(row["status"], row["text"]) for row in resumed.json] == [("done", "Well.")]
+    assert "the run was stopped before this call finished" in machine.tool_results(server.requests[-1])[0]
 
 
-async def test_runs_interrupted_together_with_one_that_kills_the_process_are_not_lost(machine: UserMachine):
+async def test_runs_interrupted_together_with_one_that_kills_the_process_are_not_parked(machine: UserMachine):
     """All of them are executed by one process each time it dies.
 
     Shows: P22.
@@ -116,13 +121,13 @@ async def test_runs_interrupted_together_with_one_that_kills_the_process_are_not
     machine.write_config(tools=["killing:die"])
     machine.env["PYTHONPATH"] = str(machine.folder)
 
-    tasks_received, lost = asyncio.Event(), asyncio.Event()
+    tasks_received, parked = asyncio.Event(), asyncio.Event()
 
     async def script(request: CapturedRequest) -> FakeResponse:
         if "Die." in machine.request_texts(request):
             await tasks_received.wait()
             return tool_call_reply(("die", {}))
-        await lost.wait()
+        await parked.wait()
         return text_reply("Well.")
 
     async def list_runs() -> dict[str, Any]:
@@ -136,14 +141,14 @@ async def test_runs_interrupted_together_with_one_that_kills_the_process_are_not
         await machine.wait_for_requests(len(run_ids))
         tasks_received.set()
         rows = await list_runs()
-        while not all(row["status"] in ("done", "lost") for row in rows.values()):
-            if rows[run_ids[2]]["status"] == "lost":
-                lost.set()
+        while not all(row["status"] == "done" or row["waiting_for"] == "person" for row in rows.values()):
+            if rows[run_ids[2]]["waiting_for"] == "person":
+                parked.set()
             await machine("serve", "--detach", "--json")
             rows = await list_runs()
         await machine("serve", "--stop")
     killing_run = rows.pop(run_ids[2])
-    assert (killing_run["status"], killing_run["reason"]) == ("lost", "recovery_limit")
+    assert (killing_run["waiting_for"], killing_run["reason"]) == ("person", "recovery_limit")
     assert [row["text"] for row in rows.values()] == ["Well."] * 3
 
 

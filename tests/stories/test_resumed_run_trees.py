@@ -89,17 +89,19 @@ async def test_the_deadline_of_a_waiting_run_applies_after_its_process_died(mach
     assert (ended["explorer"]["status"], ended["explorer"]["reason"]) == ("cancelled", "deserted")
 
 
-async def test_resuming_a_run_after_its_deadline_ends_it_as_timed_out(
+async def test_time_in_which_no_process_works_on_a_run_does_not_count_against_its_deadline(
     machine: UserMachine,
 ):
     """Shows: L014."""
-    async with machine.serve_models(WaitingChild("Never.").script):
-        root = await start_and_kill_waiting_run(machine, "--timeout", "6")
-        await asyncio.sleep(6)
+    child = WaitingChild("Looked.")
+    async with machine.serve_models(child.script):
+        root = await start_and_kill_waiting_run(machine, "--timeout", "4")
+        await asyncio.sleep(5)
+        child.killed.set()
         resumed = await machine("runs", "resume", root, "--json")
-    ended = {run["agent"]: (run["status"], run["reason"]) for run in resumed.json}
-    assert ended == {"general": ("timed_out", "deadline"), "explorer": ("cancelled", "deserted")}
-    assert resumed.code == 4
+    ended = {run["agent"]: (run["status"], run["text"]) for run in resumed.json}
+    assert ended == {"general": ("done", "Root done."), "explorer": ("done", "Looked.")}
+    assert resumed.code == 0
 
 
 async def test_resuming_a_failing_worker_of_an_ended_run_exits_with_code_1(machine: UserMachine):

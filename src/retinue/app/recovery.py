@@ -70,7 +70,8 @@ async def resume_run(
         NotFound: The run's session is gone.
     """
     runtime = context.runtime
-    if run.status.is_live and context.has_live_owner(run):
+    is_adopted = run.owner_id == context.owner.id and run.status is Status.WAITING
+    if run.status.is_live and context.has_live_owner(run) and not is_adopted:
         if run.owner_id == runtime.owners.id_for_new_run() != context.owner.id:
             return [run]  # the connected daemon is already working on it
         raise Conflict(f"Run {run.id} is executed by another process.")
@@ -82,6 +83,8 @@ async def resume_run(
     abandoned = [
         each for each in descendants if not context.has_live_owner(each) and each.status is not Status.WAITING
     ]
+    if is_adopted and not abandoned:
+        raise Conflict(f"Run {run.id} is executed by this process.")
     resumed_children = await resume_orphaned_runs(abandoned, runtime)
     if run.status is Status.WAITING and resumed_children:
         return [run, *resumed_children]  # continues when the children it waits for have ended

@@ -198,6 +198,8 @@ class ClaimResult(StrEnum):
 
 MAX_CRASHES_WITHOUT_PROGRESS = 3
 """Crashes in a row without progress after which a run waits for a person."""
+SUSPECT_CRASHES = 2
+"""Crashes without progress after which a run is suspected to cause them."""
 MAX_CRASHES_PER_HOUR = 10
 """Crashes within an hour of a run's own time after which the run waits for a person."""
 _CRASH_WINDOW_S = 3600.0
@@ -208,6 +210,8 @@ class RecoveryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     interrupted_at: datetime | None = None
     """When the process stopped that worked on the run; None while a process works on it."""
+    resumed_at: datetime | None = None
+    """When the run was last started after a crash."""
     crash_streak: int = 0
     """Crashes since the last progress: a completed tool call or a final reply."""
     crash_marks: tuple[float, ...] = ()
@@ -215,6 +219,11 @@ class RecoveryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     outage_server: str = ""
     """The model server that gave no reply since `outage_since`; empty if the last request succeeded."""
     outage_since: datetime | None = None
+
+    def record_start(self, at: datetime) -> Self:
+        if self.interrupted_at is None and not self.crash_streak:
+            return self
+        return replace(self, interrupted_at=None, resumed_at=at if self.crash_streak else None)
 
     def record_crash(self, died_at: datetime, time_left: timedelta | None) -> Self:
         mark = 0.0 if time_left is None else time_left.total_seconds()
@@ -231,6 +240,11 @@ class RecoveryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_first_crash(self) -> bool:
         return self.crash_streak == len(self.crash_marks) == 1
+
+    @property
+    def is_suspect(self) -> bool:
+        """Return True if the run is resumed alone, because it may be what ended its process again and again."""
+        return self.crash_streak >= SUSPECT_CRASHES
 
     @property
     def crashes_too_often(self) -> bool:
@@ -297,7 +311,6 @@ class Run(Struct, frozen=True, kw_only=True):
 
     def start(self, *, owner_id: str, at: datetime, timeout: timedelta) -> Self:
         """Return the run in state running. The whole timeout counts from the first start."""
-        recovery = self.recovery
         return self._transition(
             Status.RUNNING,
             owner_id=owner_id,
@@ -305,7 +318,7 @@ class Run(Struct, frozen=True, kw_only=True):
             started_at=self.started_at or at,
             deadline_at=at + (timeout if self.time_left is None else self.time_left),
             time_left=None,
-            recovery=recovery if recovery.interrupted_at is None else replace(recovery, interrupted_at=None),
+            recovery=self.recovery.record_start(at),
         )
 
     def suspend(

@@ -182,11 +182,8 @@ class _RetryState:
         if stream_timeout.has_output:
             self._on_delta(ReplyDelta(is_discarded=True))
         if delay_s:
-            self._on_delta(
-                ReplyDelta(
-                    wait_reason=f"{_WAIT_REASONS[error.reason]}, retrying in {_round_up_seconds(delay_s)} s"
-                )
-            )
+            cause = str(error) if error.reason is Reason.UNREACHABLE else _WAIT_REASONS[error.reason]
+            self._on_delta(ReplyDelta(wait_reason=f"{cause}, retrying in {_round_up_seconds(delay_s)} s"))
         return delay_s
 
     def _check_retry_window(self) -> None:
@@ -267,7 +264,6 @@ def _restore_tool_names(reply: ModelReply, request: ModelRequest) -> ModelReply:
 
 _WAIT_REASONS: Mapping[str, str] = {
     Reason.RATE_LIMITED: "rate limited",
-    Reason.UNREACHABLE: "model unreachable",
     Reason.INCOMPLETE: "the reply was incomplete",
     Reason.PROVIDER: "the model's server failed",
 }

@@ -10,12 +10,9 @@ from contextlib import suppress
 
 from retinue.domain.run import Reason, Run
 from retinue.interfaces import RuntimeContext
-from retinue.runtime.recovery import resume_available_runs
+from retinue.runtime.recovery import SUSPECT_TRIAL_SECONDS, resume_available_runs
 from retinue.runtime.run_control import close_abandoned_run, close_transcript
 
-SUSPECT_CRASHES = 2
-"""Crashes without progress after which a run is suspected to cause them."""
-SUSPECT_TRIAL_SECONDS = 1.0
 TOTAL_TRIAL_SECONDS = 15.0
 """Longest time that all suspects together delay the other runs."""
 
@@ -25,7 +22,7 @@ async def resume_orphaned_runs(runs: Sequence[Run], context: RuntimeContext) -> 
 
     If a run crashes the process again, only runs that were tried before it are running.
     """
-    suspects = order_suspects([run for run in runs if _is_suspect(run)])
+    suspects = order_suspects([run for run in runs if run.recovery.is_suspect])
     seconds = min(SUSPECT_TRIAL_SECONDS, TOTAL_TRIAL_SECONDS / max(1, len(suspects)))
     resumed: list[Run] = []
     for run in suspects:
@@ -33,17 +30,13 @@ async def resume_orphaned_runs(runs: Sequence[Run], context: RuntimeContext) -> 
         if resumed and resumed[-1].status.is_live and len(runs) > 1:
             with suppress(TimeoutError):
                 await asyncio.wait_for(context.worker.wait(run.id), seconds)
-    resumed += await resume_available_runs([run for run in runs if not _is_suspect(run)], context)
+    resumed += await resume_available_runs([run for run in runs if not run.recovery.is_suspect], context)
     for run in resumed:
         if run.status.is_final:
             await close_abandoned_run(run, context)
         elif run.reason is Reason.RECOVERY_LIMIT:
             await close_transcript(run, context)
     return resumed
-
-
-def _is_suspect(run: Run) -> bool:
-    return run.recovery.crash_streak >= SUSPECT_CRASHES
 
 
 def order_suspects(suspects: Sequence[Run]) -> list[Run]:

@@ -24,6 +24,8 @@ CRASH_ERROR = (
     "the process ended {crashes} times while it worked on this run. Resume it with `retinue runs resume {run}`, "
     "or cancel it"
 )
+SUSPECT_TRIAL_SECONDS = 1.0
+"""How long a suspected run is executed before the next one is resumed."""
 UNANSWERED_RESULT = "Interrupted: this call did not finish. Its outcome is unknown."
 
 
@@ -115,9 +117,9 @@ async def requeue_runs_of_dead_processes(context: RuntimeContext, is_alive: Call
         running = tx.find_runs(status=[Status.RUNNING])
         for owner in dead:
             owned = [run for run in running if run.owner_id == owner]
-            acting_ids = {run.id for run in owned if _has_running_side_effect(run, tx)}
+            culprit_ids = _possible_culprits(owned, tx, context)
             for run in owned:
-                is_bystander = acting_ids and run.id not in acting_ids
+                is_bystander = run.id not in culprit_ids
                 died_at = time_of_death(run, context)
                 _save_requeued(
                     run.requeue_same_attempt(at=died_at)
@@ -154,12 +156,23 @@ def _adopt_waiting_run(run: Run, tx: Transaction, context: RuntimeContext) -> No
     tx.update_run(with_wake_time(replace(resumed, owner_id=context.owners.id_for_new_run()), tx))
 
 
-def _has_running_side_effect(run: Run, tx: Transaction) -> bool:
-    """Return True if the run's process died during a side effect.
+def _possible_culprits(runs: Sequence[Run], tx: Transaction, context: RuntimeContext) -> set[str]:
+    """Return which runs of a dead process may have crashed it; for the others, the crash is not counted.
 
-    Such a run may have crashed the process. For other runs of the process, which only waited for the model, the
-    attempt is not counted.
+    A run in the middle of a side effect is more likely than one that only waited for its model. Suspected runs are
+    resumed one after the other: if the process died in that time, the last one is the culprit.
     """
+    suspects = [run for run in runs if run.recovery.is_suspect and run.recovery.resumed_at is not None]
+    if suspects:
+        last = max(suspects, key=lambda run: (run.recovery.resumed_at, run.id))
+        trial_end = (last.recovery.resumed_at or last.created_at) + timedelta(seconds=SUSPECT_TRIAL_SECONDS)
+        if time_of_death(last, context) <= trial_end:
+            return {last.id}
+    acting = {run.id for run in runs if _has_running_side_effect(run, tx)}
+    return acting or {run.id for run in runs}
+
+
+def _has_running_side_effect(run: Run, tx: Transaction) -> bool:
     return any(
         side_effect.progress is SideEffectState.STARTED for side_effect in tx.find_side_effects(run.id)
     )
