@@ -4,12 +4,13 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+from itertools import count
 
 from runtime_fixture import RuntimeFixture
 
 from retinue.domain.approval import Answer, ApprovalPolicy
 from retinue.domain.limits import Limits
-from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
+from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta, StopReason
 from retinue.domain.run import Reason, Status, WaitReason
 from retinue.interfaces import Provider
 from retinue.runtime import run_control
@@ -17,6 +18,7 @@ from retinue.testing.scripted_provider import FakeProvider, text_reply, tool_cal
 from retinue.tools.define import tool
 
 SHORT_IDLE = Limits(idle_seconds=0.05)
+SHORT_REPLY = Limits(reply_seconds=0.05)
 LONG_PAUSE_S = 0.2
 """Four times the idle timeout of SHORT_IDLE."""
 SPAWN_HELPER = tool_call_reply(
@@ -25,13 +27,25 @@ SPAWN_HELPER = tool_call_reply(
 
 
 class EndlessProvider(Provider):
-    """Streams text of one agent without end; the other agents are scripted."""
+    """Streams text of one agent without end, or some pieces of it; the other agents are scripted."""
 
-    def __init__(self, scripted: FakeProvider, agent: str, *, text: str = "la ", delay_s: float = 0) -> None:
+    def __init__(
+        self,
+        scripted: FakeProvider,
+        agent: str,
+        *,
+        text: str = "la ",
+        delay_s: float = 0,
+        pieces: int | None = None,
+        ends: bool = False,
+    ) -> None:
         self.scripted = scripted
         self.agent = agent
         self.text = text
         self.delay_s = delay_s
+        self.pieces = pieces
+        self.ends = ends
+        """After its pieces, the reply ends; otherwise nothing more comes."""
         self.stop_count = 0
 
     async def request_reply(
@@ -43,9 +57,12 @@ class EndlessProvider(Provider):
             await asyncio.sleep(self.delay_s)
             if not self.text:
                 return await self.scripted.request_reply(request, on_delta)
-            while True:
+            for _ in count() if self.pieces is None else range(self.pieces):
                 on_delta(ReplyDelta(text=self.text))
                 await asyncio.sleep(0.01)
+            if not self.ends:
+                await asyncio.Event().wait()
+            return ModelReply(text=self.text * (self.pieces or 0), model="m", stop_reason=StopReason.END)
         finally:
             self.stop_count += 1
 
@@ -59,7 +76,7 @@ async def test_a_child_that_streams_text_without_tool_calls_is_stopped_and_its_p
     """Shows: B050."""
     runtime.write_agent("helper")
     provider = EndlessProvider(FakeProvider({"*": [SPAWN_HELPER, text_reply("It got stuck.")]}), "helper")
-    async with runtime.open(provider=provider, limits=SHORT_IDLE) as process:
+    async with runtime.open(provider=provider, limits=SHORT_REPLY) as process:
         run = await process.wait_until_ended(await process.submit("Go."))
         assert (run.status, run.text) == (Status.DONE, "It got stuck.")
         _, child = await process.all_runs()
@@ -69,9 +86,32 @@ async def test_a_child_that_streams_text_without_tool_calls_is_stopped_and_its_p
         assert provider.stop_count == 1
 
 
-async def test_a_definition_can_set_its_own_idle_timeout(runtime: RuntimeFixture):
+async def test_a_child_whose_reply_pauses_for_too_long_is_stopped(runtime: RuntimeFixture):
+    runtime.write_agent("helper")
+    provider = EndlessProvider(
+        FakeProvider({"*": [SPAWN_HELPER, text_reply("It got stuck.")]}), "helper", pieces=1
+    )
+    async with runtime.open(provider=provider, limits=SHORT_IDLE) as process:
+        await process.wait_until_ended(await process.submit("Go."))
+        _, child = await process.all_runs()
+        assert (child.status, child.reason, child.text) == (Status.FAILED, Reason.IDLE, "la ")
+        assert child.error.endswith("(timeout: 0.05s)")
+
+
+async def test_a_child_that_streams_for_longer_than_the_idle_timeout_is_not_stopped(runtime: RuntimeFixture):
+    runtime.write_agent("helper")
+    provider = EndlessProvider(
+        FakeProvider({"*": [SPAWN_HELPER, text_reply("Good.")]}), "helper", pieces=40, ends=True
+    )
+    async with runtime.open(provider=provider, limits=Limits(idle_seconds=0.2)) as process:
+        run = await process.wait_until_ended(await process.submit("Go."))
+        _, child = await process.all_runs()
+        assert (run.status, child.status, child.text) == (Status.DONE, Status.DONE, "la " * 40)
+
+
+async def test_a_definition_can_set_its_own_time_limits_of_replies(runtime: RuntimeFixture):
     """Shows: B050."""
-    runtime.write_agent("helper", "limits:\n  idle_seconds: 0.05\n")
+    runtime.write_agent("helper", "limits:\n  reply_seconds: 0.05\n")
     provider = EndlessProvider(FakeProvider({"*": [SPAWN_HELPER, text_reply("It got stuck.")]}), "helper")
     async with runtime.open(provider=provider) as process:
         run = await process.wait_until_ended(await process.submit("Go."))

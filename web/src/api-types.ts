@@ -239,6 +239,8 @@ export interface ServerEvent {
   entry_kind?: string;
   status?: RunStatus;
   reason?: string | null;
+  /** Why a waiting run waits. */
+  error?: string;
   duration_ms?: number | null;
   total?: number;
   task?: string;

@@ -41,7 +41,14 @@ export const activeRuns = computed(() => [...runsById.value.values()].filter(isA
 export const currentTime = signal(Date.now());
 
 const ACTIVE_STATUSES: ReadonlySet<RunStatus> = new Set(["queued", "running", "waiting"]);
+/** Reasons for which a run waits until a person resumes or cancels it. */
+const PARK_REASONS: ReadonlySet<string> = new Set(["recovery_limit", "model", "turn_limit"]);
 const NO_CALLS: ReadonlyMap<string, string> = new Map();
+
+/** Whether a person can resume the run: its model's server is down, or it waits for a decision. */
+export function canResume(run: RunView): boolean {
+  return run.status === "waiting" && (run.waitingFor === "model" || PARK_REASONS.has(run.reason));
+}
 
 export function isActive(run: { status: RunStatus }): boolean {
   return ACTIVE_STATUSES.has(run.status);
@@ -224,7 +231,7 @@ function reduceStateEvent(run: RunView, event: ServerEvent): RunView {
   if (event.phase === "wait") return { ...run, status: "running", waitingFor: "", modelRequestedAt: event.at, note: event.note ?? "" };
   if (event.phase === "tool") return { ...run, status: "running", waitingFor: "", modelRequestedAt: "", note: "", toolCallCount: event.total ?? run.toolCallCount, activeCalls: NO_CALLS };
   if (event.note) return { ...run, note: event.note };
-  return { ...run, status: "waiting", waitingFor: event.phase ?? "", modelRequestedAt: "" };
+  return { ...run, status: "waiting", waitingFor: event.phase ?? "", modelRequestedAt: "", reason: event.reason ?? "", error: event.error ?? "" };
 }
 
 function withoutCall(calls: ReadonlyMap<string, string>, call: string): ReadonlyMap<string, string> {

@@ -291,9 +291,11 @@ class RunEventPrinter:
             self._print_note(f"{self._note_prefix(event)}{event.data['tool']} failed")
 
     def on_run_state(self, event: Event) -> None:
-        if event.data.get("note") and (
-            event.data.get("torn_tail_path")
-            or event.data.get("phase") in (WaitReason.DISK, WaitReason.MODEL, WaitReason.PERSON)
+        if error := event.data.get("error"):
+            waits = "waiting for its model: " if event.data.get("phase") == WaitReason.MODEL else ""
+            self.terminal.print_note(f"{self._note_prefix(event)}{waits}{error}", colour="33")
+        elif event.data.get("note") and (
+            event.data.get("torn_tail_path") or event.data.get("phase") == WaitReason.DISK
         ):
             self.terminal.print_note(f"{self._note_prefix(event)}{event.data['note']}", colour="33")
         elif (note := event.data.get("note")) and PROGRESS_BAR_CHARS.isdisjoint(note):

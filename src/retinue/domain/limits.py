@@ -15,7 +15,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     deadline_seconds: float = 3600
     deadline_max_seconds: float = 86_400
     idle_seconds: float = 300
-    """Longest reply of a sub-agent without a tool call."""
+    """Longest pause in a sub-agent's reply, from its first output on; output of any kind is progress."""
+    reply_seconds: float = 0
+    """Longest reply without a tool call, from its first output on; 0: no limit."""
     approval_seconds: float = 86_400
     resume_window_seconds: float = 86_400
     model_wait_seconds: float = 86_400

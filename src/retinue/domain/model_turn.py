@@ -121,4 +121,4 @@ class ReplyDelta(Struct, frozen=True, kw_only=True):
     """A tool call executed by the provider itself has started or finished."""
     is_discarded: bool = False
     wait_reason: str = ""
-    """Why nothing arrives: `rate limited, again in 3 s`, `model unreachable`."""
+    """Why nothing arrives: `rate limited, retrying in 3 s`, `cannot reach …, retrying in 3 s`."""

@@ -297,16 +297,15 @@ class AgentLoop:
         )
 
     async def _build_plan(self, conversation: Conversation) -> RunPlan:
-        """Build the plan and apply the definition's deadline, idle timeout and exit tools.
+        """Build the plan and apply the definition's deadline, time limits of replies and exit tools.
 
         A top-level run has no idle timeout, because a person watches it.
         """
         plan = await build_run_plan(self.run, conversation.session, self.context, conversation.provider_cache)
-        own_limits = plan.agent.limits
+        own_limits, limits = plan.agent.limits, self.context.limits
+        self.turn_timer.reply_timeout_s = own_limits.get("reply_seconds", limits.reply_seconds)
         if self.run.depth:
-            self.turn_timer.text_only_timeout_s = (
-                own_limits.get("idle_seconds", self.context.limits.idle_seconds) or None
-            )
+            self.turn_timer.idle_timeout_s = own_limits.get("idle_seconds", limits.idle_seconds)
         await self.deadline.apply_definition_deadline(own_limits.get("deadline_seconds"))
         return with_exit_tools(plan, self.context) if plan.agent.exits else plan
 

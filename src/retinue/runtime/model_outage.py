@@ -59,7 +59,7 @@ async def suspend_for_model(run: Run, outcome: RunOutcome, context: RuntimeConte
         for other in _runs_waiting_for(outcome.outage_server, tx)[:MAX_CANDIDATES]:
             tx.update_run(other.wake(at=next_probe_at))
         phase = str(WaitReason.MODEL)
-        tx.emit(make_event("run.state", suspended, context, phase=phase, note=suspended.error))
+        tx.emit(make_event("run.state", suspended, context, phase=phase, error=suspended.error))
         stop_idle_parent_clocks(suspended, tx, at)
         return True
 

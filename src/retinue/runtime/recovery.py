@@ -284,7 +284,7 @@ def park_run(run: Run, reason: Reason, error: str, tx: Transaction, context: Run
     tx.update_run(parked)
     tx.emit(
         make_event(
-            "run.state", parked, context, phase=str(WaitReason.PERSON), reason=str(reason), note=parked.error
+            "run.state", parked, context, phase=str(WaitReason.PERSON), reason=str(reason), error=parked.error
         )
     )
     stop_idle_parent_clocks(parked, tx, at)

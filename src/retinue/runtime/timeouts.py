@@ -113,27 +113,30 @@ class TurnInterrupted(Exception):
 
 
 class TurnTimer:
-    """Applies the idle timeout to a reply, from its first piece to its end, and stops it on an interrupt.
+    """Applies time limits to a reply, from its first output to its end, and stops it on an interrupt.
 
     The timer is stopped while the run waits for the model, tools, children or people.
     """
 
     def __init__(self) -> None:
-        self.text_only_timeout_s: float | None = None
-        """None: no timeout."""
+        self.idle_timeout_s = 0.0
+        """Longest time between two outputs; 0: no limit."""
+        self.reply_timeout_s = 0.0
+        """Longest time from the first output to a tool call or the end; 0: no limit."""
         self._timeout: asyncio.Timeout | None = None
-        self._streaming_since: float | None = None
+        self._first_output_at: float | None = None
+        self._latest_output_at = 0.0
         self.interrupted = False
 
     async def run_turn(self, turn: Awaitable[ModelReply]) -> ModelReply:
         """Await one turn.
 
         Raises:
-            ModelFailed: the model sent only text until the idle timeout.
+            ModelFailed: the reply exceeded a time limit.
             TurnInterrupted: a person interrupted.
         """
         timeout = self._timeout = asyncio.timeout(None)
-        self._streaming_since = None
+        self._first_output_at = None
         try:
             async with timeout:
                 return await turn
@@ -147,15 +150,17 @@ class TurnTimer:
             self._timeout = None
 
     def on_delta(self, delta: ReplyDelta) -> None:
-        """Start the timer at the first piece of text; stop it while the reply is retried or a CLI agent acts."""
-        if self.text_only_timeout_s is None or self.interrupted:
+        """Start the timer at the first output; stop it while the reply is retried or a CLI agent acts."""
+        if self.interrupted or not (self.idle_timeout_s or self.reply_timeout_s):
             return
         if delta.is_discarded or delta.wait_reason or delta.provider_tool_call is not None:
-            self._streaming_since = None
+            self._first_output_at = None
             _reschedule_timeout(self._timeout, None)
-        elif self._streaming_since is None and (delta.text or delta.thinking or delta.tool_arguments):
-            self._streaming_since = asyncio.get_running_loop().time()
-            _reschedule_timeout(self._timeout, self._streaming_since + self.text_only_timeout_s)
+        elif delta.text or delta.thinking or delta.tool_arguments:
+            self._latest_output_at = asyncio.get_running_loop().time()
+            if self._first_output_at is None:
+                self._first_output_at = self._latest_output_at
+            _reschedule_timeout(self._timeout, self._next_limit_at(self._first_output_at))
 
     def interrupt_turn(self) -> None:
         """Stop the reply in progress; running tools are allowed to finish."""
@@ -163,11 +168,18 @@ class TurnTimer:
             self.interrupted = True
             _reschedule_timeout(self._timeout, asyncio.get_running_loop().time())
 
+    def _next_limit_at(self, first_output_at: float) -> float:
+        return min(
+            self._latest_output_at + (self.idle_timeout_s or inf),
+            first_output_at + (self.reply_timeout_s or inf),
+        )
+
     def _stuck_error(self) -> str:
         now = asyncio.get_running_loop().time()
-        return STUCK_ERROR.format(
-            n=round(now - (self._streaming_since or now)), limit=f"{self.text_only_timeout_s:g}"
-        )
+        first_output_at = now if self._first_output_at is None else self._first_output_at
+        is_idle = self._latest_output_at + (self.idle_timeout_s or inf) <= now
+        limit_s = self.idle_timeout_s if is_idle else self.reply_timeout_s
+        return STUCK_ERROR.format(n=round(now - first_output_at), limit=f"{limit_s:g}")
 
 
 def _reschedule_timeout(timeout: asyncio.Timeout | None, when: float | None) -> None:

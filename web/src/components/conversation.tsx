@@ -3,10 +3,10 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useCallback, useRef } from "preact/hooks";
-import { deleteSession, renameSession, showHome, showSession, togglePin } from "../actions.ts";
+import { controlRun, deleteSession, renameSession, showHome, showSession, togglePin } from "../actions.ts";
 import { isStartLoaded } from "../transcript.ts";
 import { agentHueStyle } from "../agent-colour.ts";
-import { activeRunOf, type RunView } from "../runs.ts";
+import { activeRunOf, canResume, type RunView } from "../runs.ts";
 import type { Session } from "../api-types.ts";
 import { connection, dialog, editingName, openSession, openSessionId, sessionsById } from "../store.ts";
 import { streamingReplies } from "../streaming-replies.ts";
@@ -164,7 +164,7 @@ function RunStatusLine({ run }: { run: RunView }): JSX.Element {
   if (isStreaming && !lastCall) return <div class="run-status" />;
   if (connection.value === "lost") return <div class="run-status" data-test="now"><span class="dot waiting" aria-hidden="true" /><span>Waiting for the daemon…</span></div>;
   const label = run.status === "waiting" ? `Waiting ${WAIT_LABELS[run.waitingFor] ?? ""}` : run.status === "queued" ? "Queued" : run.note || (lastCall ? "Calling tools" : "Thinking");
-  return <div class="run-status" data-test="now"><span class={run.status === "running" ? "spinner" : `dot ${run.status}`} aria-hidden="true" /><span>{label}…</span></div>;
+  return <div class="run-status" data-test="now"><span class={run.status === "running" ? "spinner" : `dot ${run.status}`} aria-hidden="true" /><span>{label}{canResume(run) && run.error ? `: ${run.error}` : "…"}</span>{canResume(run) && <button type="button" class="link" data-test="resume" onClick={() => void controlRun(run.id, "resume")}>Resume now</button>}</div>;
 }
 
 const rowKey = (row: ConversationRow): string => row.key;
