@@ -25,7 +25,7 @@ PROBE_TIMEOUT_S = 900.0
 MAX_CANDIDATES = 8
 """Number of waiting runs of a server that have a wake time; the others are woken when the server answers."""
 PARKED_ERROR = (
-    "{error}. The model was not available for {hours:g} h (limits.model_wait_seconds). "
+    "{error}. The model was not available for {duration} (limits.model_wait_seconds). "
     "Continue with `retinue runs resume {run}`, or with another model: `--model M`"
 )
 
@@ -124,6 +124,7 @@ def _has_waited_too_long(run: Run, at: datetime, context: RuntimeContext) -> boo
 
 
 def _park(run: Run, at: datetime, tx: Transaction, context: RuntimeContext) -> None:
-    hours = (at - (run.recovery.outage_since or at)).total_seconds() / 3600
-    error = PARKED_ERROR.format(error=run.error, hours=round(hours, 2), run=run.id)
+    seconds = (at - (run.recovery.outage_since or at)).total_seconds()
+    duration = f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"  # noqa: PLR2004  (an hour)
+    error = PARKED_ERROR.format(error=run.error, duration=duration, run=run.id)
     park_run(run, Reason.MODEL, error, tx, context)
