@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from retinue.domain.run import (
     ALLOWED_TRANSITIONS,
     Reason,
+    RecoveryState,
     Run,
     RunRequest,
     Status,
@@ -140,6 +141,13 @@ def test_a_run_that_makes_progress_may_crash_ten_times_in_an_hour_of_work():
     for number in range(1, 11):
         run = crash(run, after=timedelta(seconds=1), progress=True)
         assert run.recovery.crashes_too_often is (number > 3)
+
+
+def test_time_in_which_no_process_could_ask_a_server_does_not_count_as_its_outage():
+    outage = RecoveryState(outage_server="openai", outage_since=AT)
+    assert outage.extend_outage(HOUR).outage_since == LATER
+    assert outage.extend_outage(-HOUR) == outage
+    assert RecoveryState().extend_outage(HOUR) == RecoveryState()
 
 
 def test_recording_replies_adds_up_usage_and_keeps_the_last_text():

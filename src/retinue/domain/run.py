@@ -237,6 +237,12 @@ class RecoveryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def record_progress(self) -> Self:
         return replace(self, crash_streak=0) if self.crash_streak else self
 
+    def extend_outage(self, time: timedelta) -> Self:
+        """Leave out a time in which no process could ask the model's server."""
+        if self.outage_since is None or time <= timedelta():
+            return self
+        return replace(self, outage_since=self.outage_since + time)
+
     @property
     def is_first_crash(self) -> bool:
         return self.crash_streak == len(self.crash_marks) == 1

@@ -253,7 +253,10 @@ def _requeued(run: Run, context: RuntimeContext) -> Run:
     if run.status is Status.QUEUED:
         return run
     if run.status is Status.WAITING:
-        return run.requeue_after_wait(at=context.clock.now())
+        at = context.clock.now()
+        idle_since = context.owners.last_alive_at(run.owner_id) or at
+        shifted = replace(run, recovery=run.recovery.extend_outage(at - idle_since))
+        return shifted.requeue_after_wait(at=at)
     return run.requeue_after_crash(died_at=time_of_death(run, context))
 
 
