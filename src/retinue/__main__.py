@@ -4,6 +4,7 @@ import gc
 import sys
 
 from retinue import __version__
+from retinue.isolated_python import remove_current_folder
 
 _GC_THRESHOLD = 100_000
 """New objects before a garbage collection. Commands load and list much without cycles, and end soon."""
@@ -100,6 +101,7 @@ def main() -> None:
     if arguments == ["--version"]:
         sys.stdout.write(f"retinue {__version__}\n")
         return
+    remove_current_folder()
     gc.set_threshold(_GC_THRESHOLD)
     from retinue.cli.main import run_cli
 

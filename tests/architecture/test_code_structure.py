@@ -52,6 +52,19 @@ def test_every_module_has_a_docstring():
     assert without_docstring == []
 
 
+def test_every_interpreter_is_started_isolated():
+    """An interpreter that imports from the current folder would run code of whoever wrote the folder."""
+    starters = {
+        str(module.relative_to(SOURCE))
+        for module in MODULES
+        if module.is_relative_to(SOURCE)
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if ast.unparse(node) in ("sys.executable", "sys._base_executable", "'python'", "'python3'")
+    }
+    # The fake MCP server is a file that runs without site-packages; it passes -I itself.
+    assert starters == {"isolated_python.py", "testing/mcp_server.py"}
+
+
 def test_importing_the_package_loads_no_heavy_module():
     assert loaded_modules("import retinue") == "[]"
 

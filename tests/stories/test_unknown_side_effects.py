@@ -11,6 +11,7 @@ async def test_a_side_effect_interrupted_by_a_crash_is_shown_as_unknown_and_not_
     """Shows: P10, P12."""
     log = machine.folder / "log"
     machine.write_config(approvals="auto", tools=["effects:act"])
+    machine.env["PYTHONPATH"] = str(machine.folder)
     (machine.folder / "effects.py").write_text(
         "import asyncio, retinue\n"
         "@retinue.tool(effect='once', asks='never')\n"
@@ -22,11 +23,11 @@ async def test_a_side_effect_interrupted_by_a_crash_is_shown_as_unknown_and_not_
         f"def count(): return open({str(log)!r}).read().count('once')\n"
     )
     async with machine.serve_models([tool_call_reply(("act", {})), text_reply("I looked: it was done.")]):
-        process = await machine.start("run", "--json", "Act.", PYTHONPATH=str(machine.folder))
+        process = await machine.start("run", "--json", "Act.")
         await wait_until(lambda: log.exists() and log.read_text())
         await machine.kill(process)
         (run,) = (await machine("runs", "list", "--json")).json
-        resumed = await machine("runs", "resume", PYTHONPATH=str(machine.folder))
+        resumed = await machine("runs", "resume")
         assert resumed.code == 0, resumed.err
         shown = (await machine("runs", "show", run["run_id"], "--json")).json
         text = (await machine("runs", "show", run["run_id"])).out

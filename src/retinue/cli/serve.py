@@ -5,7 +5,6 @@ import errno
 import ipaddress
 import os
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from retinue.cli.options import Command
 from retinue.cli.ui.terminal import Terminal
 from retinue.config.load import load_config
 from retinue.errors import DiskError, Failed, RetinueError, UsageError
+from retinue.isolated_python import inherited_environment, module_command
 from retinue.worker.process_lock import ProcessLock
 
 START_TIMEOUT_SECONDS = 15.0
@@ -153,17 +153,9 @@ async def ensure_daemon(
 
 
 def _spawn_daemon(home: Path, log: Path, failure_fd: int, arguments: list[str]) -> "subprocess.Popen[bytes]":
-    command = [
-        sys.executable,
-        "-m",
-        "retinue",
-        "--home",
-        str(home),
-        "serve",
-        "--no-link",
-        "--failure-fd",
-        str(failure_fd),
-    ]
+    command = module_command(
+        "retinue", "--home", str(home), "serve", "--no-link", "--failure-fd", str(failure_fd), *arguments
+    )
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         log.parent.mkdir(mode=0o700, exist_ok=True)
@@ -174,8 +166,8 @@ def _spawn_daemon(home: Path, log: Path, failure_fd: int, arguments: list[str]) 
         ) from error
     try:
         return subprocess.Popen(  # noqa: S603  (our own command, and it outlives us)
-            [*command, *arguments], stdin=subprocess.DEVNULL, stdout=log_descriptor, stderr=log_descriptor, start_new_session=True,
-            cwd="/", pass_fds=[failure_fd],
+            command, stdin=subprocess.DEVNULL, stdout=log_descriptor, stderr=log_descriptor, start_new_session=True,
+            env=inherited_environment(), pass_fds=[failure_fd],
         )  # fmt: skip
     finally:
         os.close(log_descriptor)

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -20,6 +19,7 @@ from retinue.app import App
 from retinue.domain.providers import MODEL_APIS
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Entry, Message, ToolCall, public_entry_id
+from retinue.isolated_python import inherited_environment, module_command
 
 PARENT_AGENT = "orchestrator"
 MODEL = "local:smollm2"
@@ -130,7 +130,9 @@ class DemoEnvironment:
     @property
     def env(self) -> dict[str, str]:
         inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(REMOVED_ENV_PREFIXES)
+            name: value
+            for name, value in inherited_environment().items()
+            if not name.startswith(REMOVED_ENV_PREFIXES)
         }
         return inherited | {
             "RETINUE_HOME": str(self.home),
@@ -152,11 +154,12 @@ class DemoEnvironment:
         """Start a command in a process group of its own, so that killing it affects nothing else."""
         with (self.home / "demo" / "worker.log").open("ab") as log_file:
             return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "retinue", *arguments),
+                *module_command("retinue", *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=log_file,
                 env=self.env,
+                cwd=self.documents,
                 start_new_session=True,
             )
 

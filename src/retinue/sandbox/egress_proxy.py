@@ -6,12 +6,12 @@ sockets.
 
 import asyncio
 import socket
-import sys
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from retinue.errors import Failed
+from retinue.isolated_python import script_command
 from retinue.sandbox import netns_helper
 
 PROXY_PORT = 3128
@@ -63,7 +63,7 @@ async def _open_listeners(pid: int, ports: Sequence[int]) -> list[socket.socket]
         with receiver:
             with sender:
                 process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-I", "-S", str(Path(netns_helper.__file__).resolve()), str(pid), *map(str, ports),
+                    *script_command(str(Path(netns_helper.__file__).resolve()), str(pid), *map(str, ports)),
                     stdin=asyncio.subprocess.DEVNULL, stdout=sender.fileno(), stderr=asyncio.subprocess.PIPE, env={},
                 )  # fmt: skip
             _, stderr = await process.communicate()

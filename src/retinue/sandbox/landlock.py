@@ -21,6 +21,7 @@ from retinue.domain.rules import literal_components
 from retinue.domain.skill import skill_folder_patterns
 from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
+from retinue.isolated_python import script_command
 from retinue.sandbox import launcher
 from retinue.sandbox.command import SandboxedCommand
 from retinue.sandbox.launcher import LANDLOCK_CREATE
@@ -111,7 +112,7 @@ def launcher_command(
     fd = os.memfd_create("retinue-plan", os.MFD_CLOEXEC)
     os.write(fd, marshal.dumps(plan))
     os.lseek(fd, 0, os.SEEK_SET)
-    interpreter = (sys.executable, "-I", "-S", str(Path(launcher.__file__).resolve()))
+    interpreter = script_command(str(Path(launcher.__file__).resolve()))
     return SandboxedCommand(
         argv=(*interpreter, str(fd)),
         env={"LANG": "C.UTF-8"},

@@ -18,11 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from retinue.isolated_python import module_command
+
 DEFAULT_LOGPROBS = {" ": -1.0}
 
 
 def local_model_command(plan: Path) -> list[str]:
-    return [sys.executable, "-m", "retinue.testing.local_model", str(plan)]
+    return module_command("retinue.testing.local_model", str(plan))
 
 
 def read_received_requests(plan: Path) -> list[dict[str, Any]]:

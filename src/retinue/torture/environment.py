@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.providers import MODEL_APIS
 from retinue.domain.run import Run
 from retinue.errors import BUG_MESSAGE
+from retinue.isolated_python import inherited_environment, module_command
 from retinue.ledger.ledger import SqliteLedger
 from retinue.torture.counted_tools import EFFECTS_FILE, LINE_BYTES
 from retinue.torture.scenario import agent_definitions, task_text
@@ -69,7 +69,9 @@ class TortureEnvironment:
     @property
     def env(self) -> dict[str, str]:
         inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(REMOVED_ENV_PREFIXES)
+            name: value
+            for name, value in inherited_environment().items()
+            if not name.startswith(REMOVED_ENV_PREFIXES)
         }
         return inherited | {
             "HOME": str(self.root),
@@ -90,7 +92,7 @@ class TortureEnvironment:
             (self.output_dir / f"{number:03}.err").open("wb") as stderr_file,
         ):
             process = await asyncio.create_subprocess_exec(
-                *wrapper, sys.executable, "-m", "retinue", *arguments,
+                *wrapper, *module_command("retinue", *arguments),
                 stdin=asyncio.subprocess.DEVNULL, stdout=stdout_file, stderr=stderr_file, env=self.env, cwd=self.work_dir,
                 start_new_session=bool(wrapper),
             )  # fmt: skip

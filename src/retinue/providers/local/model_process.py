@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,11 +13,12 @@ from msgspec import Struct
 
 from retinue.domain.run import Reason
 from retinue.errors import ModelFailed
+from retinue.isolated_python import inherited_environment, module_command
 from retinue.providers.local.model_server import PROMPT_SLOTS
 from retinue.providers.retry_policy import SERVER_ERROR, provider_error
 
 SERVER_MODULE = "retinue.providers.local.model_server"
-INHERITED_ENV = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
+INHERITED_ENV = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT")
 """Environment variables passed on; the keys of other providers are left out."""
 SHUTDOWN_TIMEOUT_S = 5.0
 """Time for the process to exit by itself."""
@@ -50,7 +50,7 @@ def model_server_command(weights: Path, sha256: str) -> list[str]:
     With all of them, on a machine with other work, the threads wait for each other.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return [sys.executable, "-m", SERVER_MODULE, str(weights), sha256, str(max(1, cores // 2))]
+    return module_command(SERVER_MODULE, str(weights), sha256, str(max(1, cores // 2)))
 
 
 class PromptSlots:
@@ -151,11 +151,11 @@ class ModelProcess:
 
 
 async def _start_process(command: Sequence[str]) -> "_ProcessConnection":
-    env = {name: os.environ[name] for name in INHERITED_ENV if name in os.environ}
     try:
         _, connection = await asyncio.get_running_loop().subprocess_exec(
-            _ProcessConnection, *command, stderr=asyncio.subprocess.DEVNULL, env=env, start_new_session=True
-        )
+            _ProcessConnection, *command, stderr=asyncio.subprocess.DEVNULL, start_new_session=True, cwd="/",
+            env=inherited_environment(INHERITED_ENV),
+        )  # fmt: skip
     except OSError as error:
         raise ModelFailed(
             f"the local model cannot be started: {error.strerror}", reason=Reason.CONFIG

