@@ -218,3 +218,34 @@ async def test_file_tools_cannot_read_the_api_key_in_the_environment(machine: Us
     assert len([result for result in results if '"success": false' in result or "no such" in result]) == len(
         results
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.toml", '[providers.openai]\napi_key = "{key}"\n'),
+        ("config.json", '{{"mcp": {{"mail": {{"url": "https://mail.test/", "headers": {{"x-key": "{key}"}}}}}}}}'),
+        ("environment", "ANTHROPIC_API_KEY={key}\n"),
+        ("agents/mine.md", "---\nname: mine\n---\n\nUse the key {key}.\n"),
+    ],
+)  # fmt: skip
+async def test_doctor_reports_a_file_with_a_key_that_other_users_can_read(
+    machine: UserMachine, planted_secrets: dict[str, PlantedSecret], name: str, content: str
+):
+    path = Path(machine.env["RETINUE_CONFIG"]) / name
+    path.parent.mkdir(exist_ok=True)
+    key = planted_secrets["anthropic"].secret
+    path.write_text(content.format(key=key))
+    for mode, reports in ((0o644, True), (0o640, True), (0o600, False)):
+        path.chmod(mode)
+        doctor = await machine("doctor", "--json")
+        found = [each for each in doctor.json if "which contains a key" in each["message"]]
+        assert [each["level"] for each in found] == ["bad"] * reports, doctor.json
+        assert all(each["advice"].startswith(f"chmod 600 {path}") for each in found)
+        assert key not in doctor.out
+
+
+async def test_doctor_reports_a_relative_entry_of_pythonpath(machine: UserMachine):
+    for value, reports in ((".", True), (":/opt", True), ("/opt", False), ("", False)):
+        doctor = await machine("doctor", "--json", PYTHONPATH=value)
+        assert any("PYTHONPATH" in each["message"] for each in doctor.json) is reports

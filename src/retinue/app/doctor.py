@@ -3,7 +3,7 @@
 import os
 import platform
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,16 @@ from retinue.domain.sanitize import count_hidden
 from retinue.domain.session import Session
 from retinue.domain.skill import Skill
 from retinue.errors import BadDefinition, RetinueError
+from retinue.isolated_python import relative_entries
 from retinue.ledger.journal_mode import detect_filesystem_type, is_shared_filesystem
 from retinue.ledger.repair import find_damage
 from retinue.sandbox.files.openat2 import best_opener, walk_open
 from retinue.sessions.scan import SessionScan
 from retinue.sessions.store import FileStore
 from retinue.storage.token_store import TOKENS_FILE, TokenStore
+
+MAX_CHECKED_BYTES = 1_000_000
+"""Size of a configuration file above which `doctor` does not search for keys."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -36,7 +40,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     advice: str = ""
 
 
-def machine_findings(config: Config) -> list[Finding]:
+def machine_findings(config: Config, redact: Callable[[str], str]) -> list[Finding]:
     """Check Python, the home folder, credentials, the configuration and the default model."""
     opener = (
         "one folder at a time, because openat2 is not available"
@@ -48,9 +52,11 @@ def machine_findings(config: Config) -> list[Finding]:
             status="ok",
             message=f"Python {platform.python_version()} on {platform.system()} {platform.release()}",
         ),
+        *_import_path_findings(os.environ),
         Finding(status="ok", message=f"file access: paths are resolved {opener}"),
         _home_finding(config.home),
         *_credential_findings(config.home),
+        *_exposed_key_findings(config, redact),
         Finding(status="ok", message=f"configuration: {config.file or config.config_dir}"),
         _default_model_finding(config),
     ]
@@ -273,6 +279,47 @@ def _credential_findings(home: Path) -> list[Finding]:
             Finding(status="bad", message=str(error), advice="until then its tokens are not accepted")
         )
     return found
+
+
+def _exposed_key_findings(config: Config, redact: Callable[[str], str]) -> list[Finding]:
+    """Report files of the configuration that contain a key and that other users can read."""
+    folders = (config.config_dir, config.agents_dir)
+    return [
+        Finding(
+            status="bad",
+            message=f"other users can read {path}, which contains a key",
+            advice=f"chmod 600 {path}; if other users have read it, replace the key",
+        )
+        for folder in folders
+        for path in (sorted(folder.iterdir()) if folder.is_dir() else ())
+        if _is_readable_by_others(path) and _contains_key(path, redact)
+    ]
+
+
+def _is_readable_by_others(path: Path) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    is_small_file = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_CHECKED_BYTES
+    return is_small_file and bool(status.st_mode & (stat.S_IRGRP | stat.S_IROTH))
+
+
+def _contains_key(path: Path, redact: Callable[[str], str]) -> bool:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return redact(text) != text
+
+
+def _import_path_findings(env: Mapping[str, str]) -> list[Finding]:
+    """Report a PYTHONPATH that makes every Python program import from the current folder."""
+    if not relative_entries(env.get("PYTHONPATH", "")):
+        return []
+    advice = "remove the empty and relative entries; Retinue's own processes ignore them"
+    message = "PYTHONPATH has an entry that means the current folder: Python programs import from there"
+    return [Finding(status="warn", message=message, advice=advice)]
 
 
 def _default_model_finding(config: Config) -> Finding:

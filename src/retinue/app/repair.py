@@ -92,7 +92,7 @@ class RepairService:
         Args:
             repair: Also repair whatever can be repaired without losing anything.
         """
-        findings = machine_findings(self._context.config)
+        findings = machine_findings(self._context.config, self._context.redact)
         findings += sandbox_findings(
             await self._context.sandbox.level(),
             await self._context.sandbox.missing_levels(),
