@@ -166,6 +166,16 @@ print(os.path.exists("/run/docker.sock"), os.listdir("/run"))
     assert result.output.split() == ["EPERM", "EPERM", "EPERM", "False", "[]"]
 
 
+def test_a_command_cannot_read_which_keys_users_of_the_machine_have(
+    scope: Scope, run_in_sandbox: RunInSandbox
+):
+    for name in ("/proc/keys", "/proc/key-users"):
+        if Path(name).exists():
+            assert Path(name).read_text(), "control: outside the sandbox, everyone can read it"
+            assert run_in_sandbox(scope, f"cat {name} 2>/dev/null").output == ""
+            assert run_in_sandbox(scope, f"umount {name}").exit_code != 0
+
+
 def test_a_seccomp_filter_is_built_only_for_known_architectures():
     for machine in ("x86_64", "aarch64"):
         code = build_filter(machine)

@@ -100,6 +100,9 @@ _ETC_FOLDERS = ("alternatives", "fonts", "java-11-openjdk", "java-17-openjdk", "
 _ETC_FILES = ("debian_version", "ld.so.cache", "localtime", "os-release", "ssl/openssl.cnf")
 """Files of /etc that programs of the system need; none is secret. A copy costs less than a mount."""
 
+_HIDDEN_PROC_FILES = ("/proc/keys", "/proc/key-users")
+"""Files that no namespace restricts: they list keys of the machine's users."""
+
 _MASK_OPTIONS = {
     MountKind.MASKED_FILE: ("--ro-bind", "/dev/null"),
     MountKind.MASKED_FOLDER: ("--perms", "0000", "--size", "4096", "--tmpfs"),
@@ -283,7 +286,10 @@ def _system_options(fds: _Descriptors, devices: CommandDevices) -> list[str]:
             options += ["--file", fds.for_text(text), f"/etc/{name}"]
     for name in _ETC_FOLDERS:
         options += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"] if os.path.isdir(f"/etc/{name}") else []  # noqa: PTH112
-    options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    options += ["--proc", "/proc"]
+    for path in _HIDDEN_PROC_FILES:
+        options += ["--ro-bind", "/dev/null", path] if os.path.exists(path) else []  # noqa: PTH110
+    options += ["--remount-ro", "/proc", "--dev", "/dev"]
     for name, path in devices.paths.items():
         options += ["--dev-bind", path, f"/dev/{name}"]
     options += [*_tmpfs_options("/dev/shm", SMALL_TMPFS_BYTES), "--remount-ro", "/dev"]  # noqa: S108
