@@ -1,6 +1,7 @@
 """Shell commands as real processes, at every sandbox level that this machine supports."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -459,3 +460,24 @@ async def test_no_shell_syntax_writes_outside_the_workspace(shell: ShellFixture,
         inside.unlink(missing_ok=True)
         (shell.root / "l").unlink(missing_ok=True)
     assert worked_inside > len(forms) * 3 // 4
+
+
+async def test_a_sandboxed_command_cannot_remove_or_create_ipc_objects_of_the_machine(shell: ShellFixture):
+    """A message queue has no file: at level landlock only the system calls can be refused."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    key = 0x52000000 + os.getpid()
+    queue = libc.msgget(key, 0o1000 | 0o600)
+    assert queue >= 0
+    before = Path("/proc/sysvipc/msg").read_text().splitlines()
+    try:
+        result = await shell(f"ipcrm -Q {key}; ipcrm -q {queue}; ipcmk -Q")
+        after = Path("/proc/sysvipc/msg").read_text().splitlines()
+    finally:
+        libc.msgctl(queue, 0, None)
+    is_there = any(line.split()[0] == str(key) for line in after)
+    assert is_there is (shell.level is not SandboxLevel.NONE), result.output
+    if shell.level is SandboxLevel.NONE:
+        for line in set(after) - set(before):
+            libc.msgctl(int(line.split()[1]), 0, None)
+    else:
+        assert after == before, result.output

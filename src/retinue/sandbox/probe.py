@@ -45,7 +45,7 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
     missing_levels: tuple[MissingLevel, ...] = ()
     bwrap_path: str = ""
     seccomp_filter: bytes = b""
-    """The seccomp filter; empty at level none."""
+    """The seccomp filter for level landlock; empty at level none."""
 
 
 class SandboxProbe:
@@ -68,7 +68,7 @@ class SandboxProbe:
 
     async def _try_levels(self) -> ProbeResult:
         missing_levels: list[MissingLevel] = []
-        seccomp_filter = seccomp.build_filter()
+        seccomp_filter = seccomp.build_filter(block_ipc=True)
         bwrap_path = next((path for path in self._bwrap_paths if is_trusted_program(path)), "")
         for level in (SandboxLevel.STRICT, SandboxLevel.LANDLOCK):
             if not self._max_level.is_at_least(level):

@@ -51,6 +51,18 @@ _BLOCKED_SYSCALLS = {
 out. Calls by which a process can only restrict itself further (prctl, seccomp) are allowed.
 """
 
+_IPC_SYSCALLS = {
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197),
+    "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
+    "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "mq_open": (240, 180), "mq_unlink": (241, 181), "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183),
+    "mq_notify": (244, 184), "mq_getsetattr": (245, 185),
+}  # fmt: skip
+"""System V IPC and POSIX message queues, which have no files that Landlock could check.
+
+They are blocked where a command shares them with the rest of the machine.
+"""
+
 _UNSUPPORTED_SYSCALLS = {"clone3": (435, 435), "openat2": (437, 437)}
 """System calls whose arguments are in memory, which no filter can read: programs fall back to the older call."""
 
@@ -82,11 +94,13 @@ _ARCHITECTURES = {
 Instructions = list[tuple[int, int, int, int]]
 
 
-def build_filter(machine: str | None = None, *, allow_tcp: bool = False) -> bytes | None:
+def build_filter(
+    machine: str | None = None, *, allow_tcp: bool = False, block_ipc: bool = False
+) -> bytes | None:
     """Build the filter for a machine type in the kernel's format; None for an unknown machine.
 
     `allow_tcp` permits TCP sockets: for a process in a network namespace that contains only what was put
-    there.
+    there. `block_ipc` blocks IPC by number or name: for a process without an IPC namespace of its own.
     """
     architecture = _ARCHITECTURES.get(machine or platform.machine())
     if architecture is None:
@@ -100,6 +114,7 @@ def build_filter(machine: str | None = None, *, allow_tcp: bool = False) -> byte
     if architecture.x32:
         instructions += [(_BPF_JUMP_GE, 0, 1, _X32_BIT), _return_errno()]
     blocked = [numbers for name, numbers in _BLOCKED_SYSCALLS.items() if not (allow_tcp and name == "socket")]
+    blocked += _IPC_SYSCALLS.values() if block_ipc else ()
     instructions += _block_syscalls((numbers[architecture.column] for numbers in blocked), errno.EPERM)
     instructions += _block_syscalls(
         (numbers[architecture.column] for numbers in _UNSUPPORTED_SYSCALLS.values()), errno.ENOSYS
