@@ -671,6 +671,8 @@ NEWLY_REFUSED_RESPONSES: Mapping[str, tuple[bytes, str]] = {
         HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         "Transfer-Encoding 'chunked, chunked'",
     ),
+    "a NUL in a name": (HEAD + b"X\0Y: z\r\nContent-Length: 2\r\n\r\nok", "Invalid header token"),
+    "a NUL after a name": (HEAD + b"Transfer-Encoding\0: chunked\r\n\r\n0\r\n\r\n", "Invalid header token"),
     "a space before a colon": (HEAD + b"Content-Length : 2\r\n\r\nok", "Invalid header field char"),
     "a control character": (HEAD + b"X: a\x01b\r\nContent-Length: 2\r\n\r\nok", "Invalid header value char"),
     "a carriage return alone": (

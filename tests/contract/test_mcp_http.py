@@ -180,3 +180,27 @@ async def test_an_unreachable_server_and_a_missing_key_are_reported(tmp_path: Pa
     config = load_config({"RETINUE_CONFIG": str(tmp_path)}, home=str(tmp_path / "home"))
     with pytest.raises(RetinueError, match="Set FAR_KEY"):
         await McpServerService(config, {}, system_clock()).compare_tools("far")
+
+
+@pytest.mark.parametrize("encoding", ["xchunked", "gzip, chunked"])
+async def test_a_response_with_another_transfer_encoding_is_refused(tmp_path: Path, encoding: str):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: {encoding}\r\n\r\n"
+        writer.write(head.encode() + b"2\r\n{}\r\n0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    (tmp_path / "config.json").write_text(
+        json.dumps({"mcp": {"far": {"url": f"http://127.0.0.1:{port}/mcp"}}})
+    )
+    servers = McpServerService(
+        load_config({"RETINUE_CONFIG": str(tmp_path)}, home=str(tmp_path / "home")), {}, system_clock()
+    )
+    with pytest.raises(RetinueError, match="unsupported transfer encoding"):
+        await servers.compare_tools("far")
+    await servers.close()
+    server.close()
+    await server.wait_closed()

@@ -208,6 +208,20 @@ async def test_binary_and_compressed_pages_are_refused_and_long_pages_are_trunca
     assert format_page(long).endswith("[only the first 100,000 characters are shown]")
 
 
+@pytest.mark.parametrize(
+    "header", [b"Transfer-Encoding: xchunked", b"Transfer-Encoding: gzip, chunked", b"X\0Y: z", b"X: a\0b"]
+)
+async def test_a_response_that_programs_could_read_differently_is_refused(header: bytes):
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n" + header
+    body = b"\r\n\r\n5\r\nWords\r\n0\r\n\r\n"
+    answers = {"/odd": head + body, "/plain": head.replace(header, b"Transfer-Encoding: Chunked") + body}
+    async with fake_internet(lambda path: answers[path], docs_example=(PUBLIC_IPV4,)) as internet:
+        fetcher = internet.fetcher("http://docs.example")
+        assert (await fetcher.fetch("http://docs.example/plain")).text == "Words"
+        with pytest.raises(Failed):
+            await fetcher.fetch("http://docs.example/odd")
+
+
 async def test_a_refused_connection_is_reported():
     async with fake_internet(lambda _: make_page(""), docs_example=(PUBLIC_IPV4,)) as internet:
         fetcher = internet.fetcher("http://docs.example")

@@ -2,6 +2,7 @@
 
 import httptools
 
+from retinue.domain.http_framing import is_supported_transfer_encoding
 from retinue.server.connection_limits import ConnectionLimits
 from retinue.server.error_responses import HttpError
 
@@ -91,7 +92,12 @@ class RequestReader:
         httptools.parse_url(self._url).path.decode("ascii")  # what fails here would fail in uvicorn
         self.in_head = False
         self.is_responding = True
-        self._is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in self._headers)
+        encodings = [
+            value.decode("latin-1") for name, value in self._headers if name.lower() == b"transfer-encoding"
+        ]
+        if not is_supported_transfer_encoding(encodings):
+            self._reject(HttpError(400, "The transfer encoding must be chunked"))
+        self._is_chunked = bool(encodings)
         version = self._parser.get_http_version().encode()
         self._output += [self._parser.get_method(), b" ", self._url, b" HTTP/", version, b"\r\n"]
         for name, value in self._headers:

@@ -134,6 +134,9 @@ async def test_an_idle_keep_alive_connection_is_closed_even_if_it_sends_blank_li
         (b"PUT / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"PUT / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"PUT / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+        (b"PUT / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"PUT / HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"PUT / HTTP/1.1\r\nTransfer-Encoding\x00: chunked\r\n\r\n0\r\n\r\n", 400),
     ],
     ids=lambda value: repr(value[:24]) if isinstance(value, bytes) else str(value),
 )

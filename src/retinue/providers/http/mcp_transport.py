@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import aiohttp
 
+from retinue.domain.http_framing import is_supported_transfer_encoding
 from retinue.errors import Failed, NotFound, RetinueError
 from retinue.providers.http.sse import EventParser
 
@@ -60,7 +61,7 @@ class StreamableHttpTransport:
                 if response.status == 404 and had_session:  # noqa: PLR2004  (the protocol's status for a session that has ended)
                     self._session_id = ""
                     raise NotFound(f"{self._url} has ended the session")
-                _check_status(self._url, response)
+                _check_head(self._url, response)
                 async for each in _read_messages(self._url, response):
                     yield each
         except (aiohttp.InvalidURL, UnicodeError) as error:
@@ -107,7 +108,9 @@ class StreamableHttpTransport:
         return self._http_session
 
 
-def _check_status(url: str, response: aiohttp.ClientResponse) -> None:
+def _check_head(url: str, response: aiohttp.ClientResponse) -> None:
+    if not is_supported_transfer_encoding(response.headers.getall("Transfer-Encoding", ())):
+        raise Failed(f"{url} answered with an unsupported transfer encoding")
     if response.status in (_OK, _ACCEPTED):
         return
     if 300 <= response.status < 400:  # noqa: PLR2004  (a redirect)

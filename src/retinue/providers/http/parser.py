@@ -4,6 +4,8 @@ import re
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from retinue.domain.http_framing import is_supported_transfer_encoding
+
 MAX_HEAD_BYTES = 64 * 1024
 """Limit for the heads of a response, including interim ones, and for chunk sizes and trailers without body data."""
 
@@ -123,7 +125,7 @@ class ResponseParser:
         if length is not None and _LENGTH_PATTERN.fullmatch(length) is None:
             raise ResponseError(f"sent an invalid response: Content-Length {length[:100]!r}")
         encoding = self.headers.get("transfer-encoding")
-        if encoding is not None and encoding.lower() != "chunked":
+        if encoding is not None and not is_supported_transfer_encoding((encoding,)):
             raise ResponseError(f"sent an invalid response: Transfer-Encoding {encoding[:100]!r}")
         if status < _FIRST_FINAL_STATUS and status != _SWITCHING_PROTOCOLS:
             if encoding is not None or int(length or "0"):

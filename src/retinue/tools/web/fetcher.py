@@ -8,6 +8,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from retinue.domain.http_framing import is_supported_transfer_encoding
 from retinue.domain.io_results import FetchedPage
 from retinue.domain.permissions.ip_ranges import is_public_ip
 from retinue.domain.permissions.urls import (
@@ -140,6 +141,8 @@ class WebFetcher:
             ) as session,
             session.get(URL(str(page), encoded=True), allow_redirects=False) as response,
         ):
+            if not is_supported_transfer_encoding(response.headers.getall("Transfer-Encoding", ())):
+                raise Failed(f"{page} was sent with an unsupported transfer encoding.")
             if response.status in _REDIRECT_STATUSES and (location := response.headers.get("Location")):
                 return resolve_redirect(page, location)
             return await _read_page(page, response)
