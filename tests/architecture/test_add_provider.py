@@ -101,11 +101,11 @@ def test_definitions_and_configuration_accept_a_new_provider(
 ):
     folder = Path(isolated_env["RETINUE_CONFIG"])
     (folder / "config.toml").write_text(
-        '[providers.toy]\nbase_url = "http://file.example"\napi_key = "f"\n'
+        '[providers.toy]\nbase_url = "https://file.example"\napi_key = "f"\n'
         '[[agents]]\nname = "player"\ndriver = "toybox"\nmodel = "m"\n'
     )
     answered = retinue_with_toy("run", "--agent", "player", "hello")
-    assert _reply(answered) == "m at http://file.example with f"
+    assert _reply(answered) == "m at https://file.example with f"
 
 
 @pytest.mark.parametrize("name", PROVIDERS)

@@ -9,9 +9,12 @@ import pytest
 from retinue.agents.registry import FileAgentRegistry
 from retinue.config.load import Config, Secret, load_config
 from retinue.domain.limits import Limits
+from retinue.domain.model_turn import Model
 from retinue.domain.pricing import Price
 from retinue.domain.providers import PROVIDERS
 from retinue.errors import BadConfig
+from retinue.providers.interface import server_access
+from retinue.providers.registry import check_model
 
 SEED_002 = """\
 {
@@ -338,3 +341,34 @@ def test_a_file_in_place_of_a_config_folder_is_reported(tmp_path: Path, name: st
     (folder / name).write_text("")
     with pytest.raises(BadConfig, match="must be a folder, but is a file"):
         load_config({"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(tmp_path / "home")})
+
+
+@pytest.mark.parametrize(
+    ("url", "is_allowed"),
+    [
+        ("http://127.0.0.1:8080/v1", True), ("http://127.9.9.9/", True), ("http://[::1]:8080", True),
+        ("http://localhost:11434/v1", True), ("http://LOCALHOST/", True), ("https://gpu.example/v1", True),
+        ("http://gpu.example:8000/v1", False), ("http://192.168.1.7/v1", False), ("http://[fd00::1]/", False),
+        ("http://localhost.gpu.example/", False), ("http://127.0.0.1.gpu.example/", False),
+        ("http://127.0.0.1@gpu.example/", False), ("http://10.0.0.1#127.0.0.1", False),
+    ],
+)  # fmt: skip
+def test_plain_http_to_another_machine_requires_a_setting(folder: Path, url: str, is_allowed: bool):
+    model = Model(provider="openai", name="x")
+    own_server = Model(provider="openai", name="x", settings={"base_url": url})
+    for allow_http in (False, True):
+        settings = {"providers": {"openai": {"allow_http": allow_http}}}
+        in_file = {"providers": {"openai": {"base_url": url, "allow_http": allow_http}}}
+        for config, used_model in (
+            (load_settings(folder, settings, OPENAI_BASE_URL=url), model),
+            (load_settings(folder, in_file), model),
+            (load_settings(folder, settings), own_server),
+        ):
+            if is_allowed or allow_http:
+                check_model(used_model, config)
+                assert server_access(used_model, config).base_url == url
+                continue
+            with pytest.raises(BadConfig, match=r"is not encrypted.*allow_http = true.*providers\.openai"):
+                check_model(used_model, config)
+            with pytest.raises(BadConfig, match="is not encrypted"):
+                server_access(used_model, config)

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import ipaddress
 import os
 import subprocess
 from collections.abc import Generator
@@ -21,6 +20,7 @@ from retinue.cli.main import DAEMON_META_KEY
 from retinue.cli.options import Command
 from retinue.cli.ui.terminal import Terminal
 from retinue.config.load import load_config
+from retinue.domain.permissions.ip_ranges import is_loopback_host
 from retinue.errors import DiskError, Failed, RetinueError, UsageError
 from retinue.isolated_python import inherited_environment, module_command
 from retinue.worker.process_lock import ProcessLock
@@ -74,7 +74,7 @@ async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
         return await _stop_daemon(home_path, terminal)
     if options["link"] and not options["detach"]:
         return await _print_page_link(home_path, terminal)
-    if not _is_local_host(options["host"]) and not options["allow_remote"]:
+    if not is_loopback_host(options["host"]) and not options["allow_remote"]:
         raise UsageError(
             f"--host {options['host']} can be reached by other machines. Add --allow-remote, or use 127.0.0.1."
         )
@@ -108,14 +108,6 @@ async def _start_in_background(home: Path, terminal: Terminal, options: dict[str
             "then start it again."
         )
     return 0
-
-
-def _is_local_host(host: str) -> bool:
-    """Return whether a host name or address is reachable only from this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _forwarded_arguments(options: dict[str, Any]) -> list[str]:

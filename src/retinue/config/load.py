@@ -46,6 +46,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     api_key: Secret = Secret()
     is_default: bool = True
     """Whether the URL is the provider's own."""
+    allow_http: bool = False
+    """Whether another machine may be reached by plain HTTP."""
     retry_seconds: float | None = None
     """How long a failed request is tried again before its run waits for the server; None: the default."""
     reply_seconds: float | None = None
@@ -297,4 +299,6 @@ def _load_provider(api: ModelApi, env: Mapping[str, str], configured: Mapping[st
     key = Secret((env.get(api.key_variable) or configured.get("api_key") or "").strip())
     base_url = url or configured.get("base_url")
     times = {name: configured.get(name) for name in ("retry_seconds", "reply_seconds", "idle_seconds")}
-    return ProviderConfig(base_url=base_url or api.base_url, api_key=key, is_default=not base_url, **times)
+    return ProviderConfig(base_url=base_url or api.base_url, api_key=key, is_default=not base_url,
+        allow_http=bool(configured.get("allow_http")), **times,
+    )  # fmt: skip

@@ -99,6 +99,7 @@ _PROVIDER = validators.map_with_keys(
     {
         "base_url": _parse_url,
         "api_key": validators.line_value,
+        "allow_http": validators.bool_value,
         "retry_seconds": validators.number_between(0, 86_400),
         "reply_seconds": validators.number_between(0.001, 1e9),
         "idle_seconds": validators.number_between(0.001, 1e9),

@@ -3,14 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from retinue.domain.cli_agent import CliAgentCommand, CliAgentSandbox, ProcessExit
 from retinue.domain.model_turn import Model
+from retinue.domain.permissions.ip_ranges import is_loopback_host
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.providers import MODEL_APIS
 from retinue.domain.secret_fields import SecretFieldsStruct
+from retinue.errors import BadConfig
 from retinue.interfaces import Provider
 
 
@@ -24,6 +27,11 @@ class ServerSettings(Protocol):
     @property
     def is_default(self) -> bool:
         """Return whether the URL is the provider's own."""
+        ...
+
+    @property
+    def allow_http(self) -> bool:
+        """Return whether another machine may be reached without encryption."""
         ...
 
     @property
@@ -111,13 +119,30 @@ class ServerAccess(SecretFieldsStruct, frozen=True, kw_only=True):
 
 
 def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
-    """Return the URL and key for a model; a definition with its own server never gets another one's key."""
+    """Return the URL and key for a model; a definition with its own server never gets another one's key.
+
+    Raises:
+        BadConfig: The URL would send the conversation to another machine without encryption.
+    """
     custom_base_url, server = own_base_url(model), settings.providers[model.provider]
+    check_encryption(custom_base_url or server.base_url, model.provider, settings)
     return ServerAccess(
         base_url=custom_base_url or server.base_url,
         api_key=own_api_key(model, settings.env) if custom_base_url else server.api_key,
         key_variable=MODEL_APIS[model.provider].key_variable,
     )
+
+
+def check_encryption(url: str, provider: str, settings: ProviderSettings) -> None:
+    """Raise BadConfig for plain HTTP to another machine, unless the provider's settings allow that."""
+    address = urlsplit(url)
+    if address.scheme != "http" or is_loopback_host(address.hostname or ""):
+        return
+    if not settings.providers[provider].allow_http:
+        raise BadConfig(
+            f"{provider}: {url} is not encrypted: your key and your conversations would cross the network in plain "
+            f"text. Use https://, or set `allow_http = true` in [providers.{provider}] of your configuration."
+        )
 
 
 def own_base_url(model: Model) -> str:

@@ -18,6 +18,7 @@ from retinue.providers.interface import (
     ProviderServices,
     ProviderSettings,
     own_base_url,
+    server_access,
 )
 
 
@@ -74,6 +75,7 @@ def _check_program(program: CliAgentKind, settings: ProviderSettings) -> None:
 
 
 def _check_key(model: Model, api: ModelApi, settings: ProviderSettings) -> None:
+    server_access(model, settings)
     server = settings.providers[model.provider]
     if not server.api_key and server.is_default and not own_base_url(model):
         raise BadConfig(f"No API key for {model.full_name}. Set {api.key_variable}.")

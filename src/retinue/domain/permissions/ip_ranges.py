@@ -35,3 +35,11 @@ def is_public_ip(address: str) -> bool:
         and parsed in _GLOBAL_UNICAST
         and not any(parsed in each for each in _NOT_PUBLIC_6)
     )
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether a host name or address is reachable only from this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

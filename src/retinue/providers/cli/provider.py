@@ -27,7 +27,7 @@ from retinue.providers.cli.session_state import (
 )
 from retinue.providers.cli.settings import build_launch_options
 from retinue.providers.errors import ProviderError, sanitize_server_text
-from retinue.providers.interface import CliAgentLauncher, ProviderServices, ProviderSettings
+from retinue.providers.interface import CliAgentLauncher, ProviderServices, ProviderSettings, check_encryption
 
 MAX_MESSAGE_BYTES = 120_000
 """Longest command-line argument that the kernel accepts, in bytes."""
@@ -47,6 +47,8 @@ def create_cli_provider(
     protocol: CliProtocol, model: Model, settings: ProviderSettings, services: ProviderServices
 ) -> "CliProvider":
     credentials = resolve_credentials(protocol, model.settings, *_provider_credentials(protocol, settings))
+    for vendor, url in credentials.vendor_urls.items():
+        check_encryption(url, vendor, settings)
     return CliProvider(protocol, model, services.cli_agent_launcher(), credentials, services.redact)
 
 
