@@ -1,5 +1,6 @@
 """Approvals: the state changes, and that an approval allows exactly one call."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from retinue.domain.approval import (
     approval_as_json,
     approval_digest,
     describe_add_answer,
+    describe_root_request,
 )
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Refused
@@ -165,6 +167,7 @@ def test_an_approval_as_json_has_every_field():
         "files": [{"path": "/w/run.sh", "sha256": "aa", "size": 7}],
         "chain": ["person", "agent:general:main"],
         "add_effect": None,
+        "warning": None,
         "digest": "d",
         "state": "allowed",
         "asked_at": approval_as_json(full)["asked_at"],
@@ -195,6 +198,32 @@ def test_an_approval_as_json_has_every_field():
 def test_the_effect_of_the_answer_add_is_described_in_advance(tool: str, resource: str, effect: str):
     request = replace(PENDING, access="scope", tool=tool, resource=resource)
     assert describe_add_answer(request) == approval_as_json(request)["add_effect"] == effect
+
+
+@pytest.mark.parametrize(
+    ("tool", "access", "arguments", "is_warned"),
+    [
+        ("read", "scope", {"tool": "read", "resource": "/"}, True),
+        ("write", "scope", {"tool": "write", "resource": "/**"}, True),
+        ("ls", "scope", {"tool": "ls", "resource": " /./* "}, True),
+        ("read", "scope", {"tool": "read", "resource": "/w/a"}, False),
+        ("bash", "scope", {"tool": "bash", "resource": "ls /"}, False),
+        ("PersistentAgent", "tool", {"prompt": "x", "allowed_paths": ["docs/**", "/**"]}, True),
+        ("PersistentAgent", "tool", {"prompt": "x", "allowed_paths": []}, True),
+        ("PersistentAgent", "tool", {"prompt": "x", "allowed_paths": ["/w/**"]}, False),
+        ("PersistentAgent", "tool", {"prompt": "x"}, False),
+        ("write", "write", {"path": "/w/a"}, False),
+    ],
+)
+def test_a_request_for_the_root_of_the_file_system_has_a_warning(
+    tool: str, access: Any, arguments: dict[str, Any], is_warned: bool
+):
+    request = replace(PENDING, access=access, tool=tool, args=json.dumps(arguments))
+    warning = describe_root_request(request)
+    assert approval_as_json(request)["warning"] == warning
+    assert (warning is not None and "root of the file system" in warning) is is_warned
+    relative = replace(request, args=json.dumps({"tool": tool, "resource": "../../.."}), resource="/")
+    assert (describe_root_request(relative) is not None) is (access == "scope")
 
 
 def test_a_sandbox_level_is_at_least_every_weaker_level():

@@ -279,3 +279,14 @@ def test_two_approvals_of_one_turn_are_asked_one_after_the_other(cli: CliFixture
     screen.wait_for_text("Half of it.")
     assert screen.wait_for_exit()[0] == 0
     assert [(cli.folder / name).exists() for name in ("a.txt", "b.txt")] == [False, True]
+
+
+@pytest.mark.parametrize("resource", ["/", "/**"])
+def test_a_request_for_the_root_of_the_file_system_is_called_out(cli: CliFixture, resource: str):
+    cli.script_model([scope_request_call(Path(resource)), "Then not."])
+    screen = cli.open_terminal("run", "look everywhere")
+    card = screen.wait_for_text("[n]o")
+    assert f"warning: {resource} is the root of the file system" in card
+    screen.type("n\n")
+    screen.wait_for_text("Then not.")
+    assert screen.wait_for_exit()[0] == 0

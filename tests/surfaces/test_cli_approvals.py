@@ -62,6 +62,7 @@ def test_a_waiting_run_names_its_approvals_and_the_approval_has_all_fields(
         "files": [],
         "chain": ["person", waiting_run["key"]],
         "add_effect": None,
+        "warning": None,
         "digest": "",
         "state": "pending",
         "asked_at": "",

@@ -195,6 +195,7 @@ export interface Approval {
   chain: string[];
   /** What adding this to the session's scope would allow. */
   add_effect: string | null;
+  warning: string | null;
   digest: string;
   state: string;
   asked_at: string;

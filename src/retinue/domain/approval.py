@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -64,6 +65,8 @@ class NamedFile(Struct, frozen=True, kw_only=True):
     """Hash of the file's first MAX_COMPARED_BYTES bytes."""
     size: int
 
+
+_ROOT_PATTERN = re.compile(r"/[/.*?]*")
 
 MAX_COMPARED_FILES = 8
 """Files of one command that are compared."""
@@ -169,6 +172,41 @@ def describe_add_answer(approval: Approval) -> str | None:
     return "add allows exactly this command in this session from now on"
 
 
+def describe_root_request(approval: Approval) -> str | None:
+    """Return a warning if the call requests the root of the file system, or everything below it; else None."""
+    try:
+        arguments: Any = json.loads(approval.args or "{}")
+    except ValueError:
+        return None
+    if not isinstance(arguments, dict):
+        return None
+    values = cast("dict[str, Any]", arguments)
+    if approval.access == "scope":
+        named = next(
+            (each for each in (str(values.get("resource", "")), approval.resource) if _is_root(each)), None
+        )
+        return named and (
+            f"warning: {named} is the root of the file system. An approval covers exactly this name and nothing "
+            "below it; a task rarely needs it"
+        )
+    allowed_paths = values.get("allowed_paths")
+    if not isinstance(allowed_paths, list):
+        return None
+    patterns = [str(each) for each in cast("list[Any]", allowed_paths)]
+    if patterns and not any(map(_is_root, patterns)):
+        return None
+    listed = next(filter(_is_root, patterns), "an empty list")
+    return (
+        f"warning: allowed_paths is the root of the file system ({listed}): the new agent may read every file on "
+        "this machine that is not protected or denied"
+    )
+
+
+def _is_root(path: str) -> bool:
+    """Return whether a path or pattern is `/`, or consists of nothing but wildcards below it."""
+    return _ROOT_PATTERN.fullmatch(path.strip()) is not None
+
+
 def approval_as_json(approval: Approval) -> dict[str, Any]:
     """Return the JSON of `approvals list` and `approvals show`."""
     return {
@@ -187,6 +225,7 @@ def approval_as_json(approval: Approval) -> dict[str, Any]:
         "files": [asdict(each) for each in approval.files],
         "chain": list(approval.chain),
         "add_effect": describe_add_answer(approval),
+        "warning": describe_root_request(approval),
         "digest": approval.digest,
         "state": str(approval.state),
         "asked_at": iso_timestamp(approval.asked_at),

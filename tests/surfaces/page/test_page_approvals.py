@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from page_fixture import PageDaemon
 
 from retinue.testing.replies import text_reply, tool_call_reply
@@ -90,6 +91,21 @@ async def test_a_requested_scope_can_be_added_to_the_session_permanently(daemon:
         await window.expect("approvals").to_have_count(0)
         await window.expect(window("said-agent").locator(".prose")).to_have_text(["I may."])
     assert "make test" in (Path(session["path"]).parent / "preset.md").read_text()
+
+
+@pytest.mark.parametrize("resource", ["/", "/**"])
+async def test_a_request_for_the_root_of_the_file_system_is_called_out(daemon: PageDaemon, resource: str):
+    expansion = {"tool": "read", "resource": resource, "reason": "The task needs it."}
+    task = daemon.script_task(
+        f"Ask for {resource} now.",
+        tool_call_reply(("request_scope_expansion", expansion)),
+        text_reply("Fine."),
+    )
+    async with daemon.open_new_session() as (window, _):
+        await window.send_message(task)
+        await window.expect("approval-warning").to_contain_text(f"{resource} is the root of the file system")
+        await window("deny").click()
+        await window.expect("approvals").to_have_count(0)
 
 
 async def test_an_approval_answered_elsewhere_disappears_from_every_open_page(daemon: PageDaemon):

@@ -50,6 +50,7 @@ function ApprovalCard({ approval }: { approval: Approval }): JSX.Element {
       {approval.resource !== approval.tool && <pre class="resource" data-test="approval-resource"><PlainText text={approval.resource} /></pre>}
       <ApprovalArguments approval={approval} />
       {approval.reason && <p class="reason"><span class="muted">{approval.access === "scope" ? "Reason:" : "Requires approval:"}</span> <PlainText text={approval.reason} /></p>}
+      {approval.warning && <p class="reason warning" role="alert" data-test="approval-warning"><Icon name="alert" size={14} /> <PlainText text={approval.warning.replace(/^warning: /, "")} /></p>}
       {approval.add_effect && <p class="reason"><span class="muted">Effect:</span> <span data-test="approval-add"><PlainText text={approval.add_effect.replace(/^add /, "")} /></span></p>}
       <footer>
         <span class="muted approval-facts">

@@ -10,6 +10,7 @@ from retinue.domain.approval import (
     Approval,
     NamedFile,
     describe_add_answer,
+    describe_root_request,
 )
 from retinue.domain.run import iso_timestamp
 
@@ -45,6 +46,7 @@ def approval_card_lines(approval: Approval, *, full: bool = False) -> list[str]:
         lines += [f"    {line}" for line in _truncate_lines(text, full=full)]
     lines += _named_file_lines(approval, full=full)
     lines += _reason_lines(approval)
+    lines += [f"  {warning}"] if (warning := describe_root_request(approval)) else []
     lines += [f"  {meaning}"] if (meaning := describe_add_answer(approval)) else []
     sandbox_note = "" if approval.level is None else f", sandbox {approval.level}"
     root = approval.root.replace("\n", "␊")

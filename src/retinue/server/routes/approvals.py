@@ -49,6 +49,10 @@ class ApprovalRow(ResponseModel):
     add_effect: Annotated[
         str | None, Meta(description="The effect of the answer `add`; null: nothing can be added.")
     ]
+    warning: Annotated[
+        str | None,
+        Meta(description="What is unusual about the request, such as the root of the file system."),
+    ]
     digest: str
     state: Literal["pending", "allowed", "denied", "expired", "void", "used"]
     asked_at: Timestamp
@@ -74,6 +78,7 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
     "files": [],
     "chain": ["person", SLUG],
     "add_effect": None,
+    "warning": None,
     "digest": "9f2c",
     "state": "pending",
     "asked_at": TIMESTAMP,
