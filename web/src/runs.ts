@@ -305,4 +305,4 @@ export async function loadSessionRuns(session: string): Promise<void> {
 
 setInterval(() => {
   if (activeRuns.value.length && !document.hidden) currentTime.value = Date.now();
-}, 1000);
+}, 500);

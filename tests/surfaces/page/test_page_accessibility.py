@@ -3,42 +3,12 @@
 import re
 
 import pytest
+from page_contrast import MEASURE_TEXT
 from page_fixture import BrowserPage, PageDaemon
 
 from retinue.testing.replies import text_reply, tool_call_reply
 
 MIN_CONTRAST = 4.5
-MEASURE_CONTRAST = """() => {
-    const canvas = document.createElement("canvas"); canvas.width = canvas.height = 1;
-    const pen = canvas.getContext("2d", { willReadFrequently: true });
-    const rgba = (colour) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1);
-        return [...pen.getImageData(0, 0, 1, 1).data].map((each, i) => i < 3 ? each : each / 255); };
-    const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
-    const light = (colour) => { const [r, g, b] = colour.map((each) => { const one = each / 255;
-        return one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4; });
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-    const behind = (each) => { const layers = [];
-        for (let at = each; at; at = at.parentElement) layers.push(rgba(getComputedStyle(at).backgroundColor));
-        return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]); };
-    const found = [];
-    const judge = (each, text, colour) => {
-        const ground = behind(each);
-        const ink = over(rgba(colour), ground);
-        const [high, low] = [light(ink), light(ground)].sort((a, b) => b - a);
-        found.push({ text: text.slice(0, 60), contrast: (high + 0.05) / (low + 0.05), at: each.className || each.tagName });
-    };
-    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    while (walk.nextNode()) {
-        const each = walk.currentNode.parentElement, text = walk.currentNode.textContent.trim();
-        if (!text || each.closest("button:disabled, script, style, noscript")) continue;
-        if (!each.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
-        judge(each, text, getComputedStyle(each).color);
-    }
-    for (const each of document.querySelectorAll("input, textarea")) {
-        judge(each, each.value || each.placeholder, getComputedStyle(each, each.value ? null : "::placeholder").color);
-    }
-    return found;
-}"""
 FIND_NAMELESS = """() => {
     const named = (each) => (each.getAttribute("aria-label") || each.textContent || each.title || each.labels?.[0]?.textContent || "").trim();
     const all = [...document.querySelectorAll("button, a, input, textarea, select, summary, [role=button], [role=tab], [role=log], [role=dialog], dialog, nav, aside[aria-label], section[data-test]")];
@@ -210,7 +180,7 @@ async def test_text_has_enough_contrast_and_elements_have_accessible_names(
 ):
     async with daemon.open_page(1440, 1000, color_scheme=scheme) as window:
         await open_screen(daemon, window, f"{screen} {scheme}" if screen == "a conversation" else screen)
-        texts = await window.page.evaluate(MEASURE_CONTRAST)
+        texts = await window.page.evaluate(MEASURE_TEXT)
         assert len(texts) > 20
         low_contrast = [text for text in texts if text["contrast"] < MIN_CONTRAST]
         assert low_contrast == []

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,36 @@ async def test_a_result_in_the_inbox_is_promoted_into_the_session_once(daemon: P
         await window.expect(window("said-agent").locator(".prose")).to_have_text(
             ["It was 1993, says the second page."]
         )
+
+
+async def test_a_card_shows_waiting_only_after_the_model_has_been_slow(daemon: PageDaemon):
+    """The page's clock is set by the test; the daemon's goes on.
+
+    Shows: A042.
+    """
+    released = asyncio.Event()
+
+    async def answer_when_released(_: CapturedRequest) -> FakeResponse:
+        await released.wait()
+        return text_reply("Now.")
+
+    daemon.script_task("Look at slow patterns.", answer_when_released)
+    task = daemon.script_task(
+        "Have it looked at slowly.", delegate_call("Look at slow patterns."), text_reply("Done.")
+    )
+    async with daemon.open_new_session() as (window, _):
+        await window.page.clock.set_fixed_time(datetime.now(UTC))
+        await window.send_message(task)
+        status = window("card-status")
+        await daemon.wait_until(
+            lambda: any("Look at slow patterns." in str(each.messages) for each in daemon.model_requests)
+        )
+        await window.expect(status).to_have_text("Starting...")
+        [run] = [row for row in await daemon.call_api("GET", "/runs?live=true") if row["parent"]]
+        requested_at = datetime.fromisoformat(run["started_at"])
+        await window.page.clock.set_fixed_time(requested_at + timedelta(seconds=1))
+        await window.expect(status).to_have_text("Starting...")
+        await window.page.clock.set_fixed_time(requested_at + timedelta(seconds=60))
+        await window.expect(status).to_have_text("Waiting...")
+        released.set()
+        await window.expect(window("said-agent").locator(".prose").last).to_have_text("Done.")

@@ -33,13 +33,14 @@ function ActiveChildCard({ run }: { run: RunView }): JSX.Element {
   );
 }
 
-/** Duration of a model request after which the card shows that the run waits, once tools were called. */
+/** Duration of a model request after which the card shows that the run waits. */
 const SLOW_MODEL_MS = 1500;
 
 function progressText(run: RunView): string {
   if (run.status === "waiting" && run.waitingFor && run.waitingFor !== "child") return `Waiting ${WAIT_LABELS[run.waitingFor] ?? ""}`;
   const isModelSlow = run.modelRequestedAt !== "" && currentTime.value - Date.parse(run.modelRequestedAt) >= SLOW_MODEL_MS;
-  return run.toolCallCount && !isModelSlow ? `Calling Tools... (+${run.toolCallCount})` : "Waiting...";
+  if (isModelSlow) return "Waiting...";
+  return run.toolCallCount ? `Calling Tools... (+${run.toolCallCount})` : run.status === "queued" ? "Queued..." : "Starting...";
 }
 
 function FinishedChildLine({ run }: { run: RunView }): JSX.Element {
