@@ -48,6 +48,51 @@ def test_an_invalid_setting_is_refused_with_its_key(settings: dict[str, Any], ke
     assert caught.value.key == key
 
 
+@pytest.mark.parametrize(
+    ("driver", "extra", "named"),
+    [
+        ("claude-cli", ["--json-schema", "{}"], "--json-schema"),
+        ("claude-cli", ["--dangerously-skip-permissions"], "--dangerously-skip-permissions"),
+        ("claude-cli", ["--allow-dangerously-skip-permissions"], "--allow-dangerously-skip-permissions"),
+        ("claude-cli", ["--verbose", "--bg", "-h", "--"], "--, --bg, --verbose, -h"),
+        ("codex-cli", ["review"], "review"),
+        ("codex-cli", ["--oss", "-"], "-"),
+        ("codex-cli", ["-o", "/tmp/last"], "-o"),
+        ("codex-cli", ["-o/tmp/last"], "-o"),
+        ("codex-cli", ["--output-last-message=/tmp/last"], "--output-last-message"),
+        ("codex-cli", ["--dangerously-bypass-approvals-and-sandbox"], "--dangerously-bypass-approvals-and-sandbox"),
+        ("codex-cli", ["-i", "a.png"], "-i"),
+        ("pi-cli", ["--export", "a.html"], "--export"),
+        ("pi-cli", ["@notes.md"], "@notes.md"),
+        ("pi-cli", ["--list-models"], "--list-models"),
+    ],
+)  # fmt: skip
+def test_extra_arguments_that_change_the_mode_or_output_of_a_program_are_refused_by_name(
+    driver: str, extra: list[str], named: str
+):
+    with pytest.raises(InvalidSetting) as caught:
+        parse_cli_settings(driver, {"extraArgs": extra})
+    assert str(caught.value) == f"must not include reserved {driver} flags: {named}"
+
+
+def test_an_extra_argument_that_belongs_to_no_option_is_refused():
+    for extra in (["hello"], ["--tools", "read", "hello"], ["--tools=read", "-nt", "a", "hello"]):
+        with pytest.raises(
+            InvalidSetting, match=r"only options and their values: 'hello' belongs to no option"
+        ):
+            parse_cli_settings("pi-cli", {"extraArgs": extra})
+
+
+def test_ordinary_extra_arguments_of_each_program_are_accepted():
+    accepted = {
+        "claude-cli": ["--allowedTools", "Read", "Bash(git *)", "--model", "opus", "--permission-mode", "acceptEdits"],
+        "codex-cli": ["--oss", "-c", "model_reasoning_effort=high", "--sandbox", "workspace-write"],
+        "pi-cli": ["--tools", "read,grep", "--thinking", "high", "-nt", "--provider=openai"],
+    }  # fmt: skip
+    for driver, extra in accepted.items():
+        assert parse_cli_settings(driver, {"extraArgs": extra}).extra_args == tuple(extra)
+
+
 @pytest.mark.parametrize("driver", CLI_AGENTS)
 @pytest.mark.parametrize(
     ("model", "name"),

@@ -30,6 +30,13 @@ OUTPUTS = {
     "pi": pi_output("pi answers"),
 }
 
+COMMANDS = {
+    "claude": ["/clear", "/compact", "-p", "--version"],
+    "codex": ["review", "help", "resume", "fork", "-", "--version"],
+    "pi": ["@alice", "/export", "-", "--version"],
+}
+"""Messages that each program would take as a command, an option or a file."""
+
 
 def install_programs(machine: UserMachine, **options: Any) -> None:
     """Put programs of these names on the PATH; each also records the keys in its environment."""
@@ -168,6 +175,18 @@ async def test_a_second_message_is_queued_while_the_program_of_the_session_runs(
     folder = program_home(machine, first)
     assert len((folder / "seen").read_text().splitlines()) == 1
     assert [each[-1] for each in recorded_arguments(folder)] == ["one", "two"]
+
+
+async def test_words_that_are_commands_of_a_program_reach_it_as_a_message(machine: UserMachine):
+    install_programs(machine)
+    async with machine.serve_models(reply_with_model_name) as server:
+        machine.write_config(agents=agents_of_every_kind(server))
+        async with machine.open() as app:
+            for agent, words in COMMANDS.items():
+                for word in [*words, "review this", "email bob@example.org", "a/b"]:
+                    run = await app.run(word, agent=agent, workspace=machine.folder)
+                    (arguments,) = recorded_arguments(program_home(machine, run))
+                    assert arguments[-1] == (f" {word}" if word in words else word)
 
 
 @pytest.mark.parametrize(

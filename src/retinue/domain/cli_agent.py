@@ -59,6 +59,10 @@ def parse_cli_settings(driver: str, settings: Mapping[str, Any]) -> CliAgentSett
     extra = _text_list_setting("extraArgs", settings.get("extraArgs"))
     if reserved := CLI_AGENTS[driver].reserved_flags_in(extra):
         raise InvalidSetting("extraArgs", f"must not include reserved {driver} flags: {', '.join(reserved)}")
+    if word := CLI_AGENTS[driver].stray_word_in(extra):
+        raise InvalidSetting(
+            "extraArgs", f"must contain only options and their values: {word!r} belongs to no option"
+        )
     _text_list_setting("hosts", settings.get("hosts"))
     wrapper = _map_setting("wrapper", settings.get("wrapper"))
     env = _map_setting("wrapper.env", wrapper.get("env"))

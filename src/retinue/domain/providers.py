@@ -30,12 +30,38 @@ class CliAgentKind(Struct, frozen=True, kw_only=True):
     binary: str
     install: str
     reserved_flags: frozenset[str]
-    """Flags that Retinue passes itself; definitions must not."""
+    """Flags and words that definitions must not pass.
+
+    They are those that Retinue passes itself, and those that change what the program does or prints.
+    """
+    reserved_prefixes: tuple[str, ...] = ()
+    """Beginnings of more such arguments."""
+    list_flags: frozenset[str] = frozenset()
+    """Flags that take several values."""
 
     def reserved_flags_in(self, args: Sequence[str]) -> list[str]:
         """Return the reserved flags among the arguments, sorted."""
-        names = {arg.partition("=")[0] if arg.startswith("-") else arg for arg in args}
-        return sorted(self.reserved_flags & names)
+        return sorted({flag for arg in args if (flag := self._reserved_flag(arg))})
+
+    def _reserved_flag(self, arg: str) -> str:
+        name = arg.partition("=")[0] if arg.startswith("-") else arg
+        if name in self.reserved_flags or name.startswith(self.reserved_prefixes or ("\0",)):
+            return name
+        # A flag of one letter may have its value attached to it, as in -oFILE.
+        short = name[:2]
+        return short if short != "--" and name.startswith("-") and short in self.reserved_flags else ""
+
+    def stray_word_in(self, args: Sequence[str]) -> str:
+        """Return the first argument that is neither a flag nor a flag's value: the program takes it as a message."""
+        flag = ""
+        for arg in args:
+            if arg.startswith("-"):
+                flag = arg
+            elif not flag:
+                return arg
+            elif flag not in self.list_flags:
+                flag = ""
+        return ""
 
 
 class ProviderSpec(Struct, frozen=True, kw_only=True):
@@ -136,6 +162,45 @@ _ROWS = (
                     "-c",
                     "--fork-session",
                     "--no-session-persistence",
+                    "--resume-session-at",
+                    "--from-pr",
+                    "--teleport",
+                    "--cloud",
+                    "--environment",
+                    "--desktop",
+                    "--remote-control",
+                    "--bg",
+                    "--background",
+                    "--tmux",
+                    "--worktree",
+                    "-w",
+                    "--init-only",
+                    "--rewind-files",
+                    "--sdk-url",
+                    "--json-schema",
+                    "--brief",
+                    "--bare",
+                    "--safe-mode",
+                    "--help",
+                    "-h",
+                    "--version",
+                    "-v",
+                    "--",
+                    "-",
+                ]
+            ),
+            reserved_prefixes=("--dangerously-", "--allow-dangerously-"),
+            list_flags=frozenset(
+                [
+                    "--add-dir",
+                    "--allowedTools",
+                    "--allowed-tools",
+                    "--betas",
+                    "--disallowedTools",
+                    "--disallowed-tools",
+                    "--file",
+                    "--mcp-config",
+                    "--tools",
                 ]
             ),
         ),
@@ -147,8 +212,36 @@ _ROWS = (
             binary="codex",
             install="npm install -g @openai/codex",
             reserved_flags=frozenset(
-                ["exec", "e", "resume", "--json", "--last", "--ephemeral", "-C", "--cd"]
+                [
+                    "exec",
+                    "e",
+                    "resume",
+                    "fork",
+                    "review",
+                    "help",
+                    "--json",
+                    "--experimental-json",
+                    "--last",
+                    "--ephemeral",
+                    "-C",
+                    "--cd",
+                    "--worktree",
+                    "-o",
+                    "--output-last-message",
+                    "--output-schema",
+                    "-i",
+                    "--image",
+                    "--ignore-user-config",
+                    "--yolo",
+                    "--help",
+                    "-h",
+                    "--version",
+                    "-V",
+                    "--",
+                    "-",
+                ]
             ),
+            reserved_prefixes=("--dangerously-",),
         ),
     ),
     ProviderSpec(
@@ -170,8 +263,19 @@ _ROWS = (
                     "--fork",
                     "--print",
                     "-p",
+                    "--export",
+                    "--list-models",
+                    "--no-context-files",
+                    "-nc",
+                    "--help",
+                    "-h",
+                    "--version",
+                    "-v",
+                    "--",
+                    "-",
                 ]
             ),
+            reserved_prefixes=("@",),
         ),
     ),
 )

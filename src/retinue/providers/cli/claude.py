@@ -116,6 +116,7 @@ CLAUDE_PROTOCOL = CliProtocol(
         "DISABLE_ERROR_REPORTING": "1",
     },
     sandboxed_env={"IS_SANDBOX": "1"},
+    command_prefixes=("/",),
     credential_variables={
         "ANTHROPIC_API_KEY": VENDOR_URL,
         "ANTHROPIC_AUTH_TOKEN": VENDOR_URL,

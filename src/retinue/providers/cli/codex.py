@@ -110,6 +110,7 @@ CODEX_PROTOCOL = CliProtocol(
     vendor="openai",
     key_variable="CODEX_API_KEY",
     base_env={},
+    command_words=frozenset(["resume", "fork", "review", "help"]),
     credential_variables={"CODEX_API_KEY": VENDOR_URL},
     startup_fixes={"--skip-git-repo-check": ("--skip-git-repo-check",)},
     model_flags=("--model", "-m"),

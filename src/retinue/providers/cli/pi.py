@@ -85,6 +85,7 @@ PI_PROTOCOL = CliProtocol(
     build_home_files=_build_home_files,
     accepts_conversation_id=True,
     base_env={"PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0", "PI_OFFLINE": "1"},
+    command_prefixes=("/", "@"),
     credential_variables={
         "ANTHROPIC_API_KEY": ("anthropic", MODEL_APIS["anthropic"].base_url),
         "ANTHROPIC_OAUTH_TOKEN": ("anthropic", MODEL_APIS["anthropic"].base_url),

@@ -61,5 +61,9 @@ class CliProtocol(Struct, frozen=True, kw_only=True):
     """More variables for when the sandbox restricts the program."""
     credential_variables: Mapping[str, tuple[str, str]]
     """The user's variables that are passed on if set, each with its vendor and the vendor's URL."""
+    command_prefixes: tuple[str, ...] = ()
+    """Beginnings of a message that the program takes as a command or a file instead."""
+    command_words: frozenset[str] = frozenset()
+    """Messages of one word that the program takes as a command."""
     startup_fixes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Parts of error messages on a failed start, and the arguments that fix it."""

@@ -150,7 +150,7 @@ class CliProvider:
             str(uuid4()) if protocol.accepts_conversation_id else ""
         )
         invocation = Invocation(
-            message=_as_argument(plan.message),
+            message=_as_argument(plan.message, protocol),
             conversation_id=builder.conversation_id,
             is_resume=bool(plan.conversation_id),
             extra_args=(*options.extra_args, *self._startup_args),
@@ -258,8 +258,11 @@ class CliProvider:
         return ProviderError(f"{binary} failed: {sanitize_server_text(cause)}{details}", reason=reason)
 
 
-def _as_argument(text: str) -> str:
-    """Return the text as one argument that is not parsed as an option."""
+def _as_argument(text: str, protocol: CliProtocol) -> str:
+    """Return the text as one argument that the program takes as words, not as an option or a command.
+
+    A space in front is enough for all of them, and the model sees it as part of the message.
+    """
     encoded = text.replace("\0", "\ufffd").encode("utf-8", "replace")
     if len(encoded) > MAX_MESSAGE_BYTES:
         raise ModelFailed(
@@ -267,4 +270,6 @@ def _as_argument(text: str) -> str:
             "Put it into a file in the workspace and name the file",
             reason=Reason.CONFIG,
         )
-    return f" {encoded.decode()}" if encoded.startswith(b"-") else encoded.decode()
+    argument = encoded.decode()
+    is_command = argument in protocol.command_words or argument.startswith(("-", *protocol.command_prefixes))
+    return f" {argument}" if is_command else argument
