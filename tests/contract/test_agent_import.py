@@ -10,10 +10,11 @@ from agent_import import check_definition, field_verdicts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from retinue.agents.definition_file import parse_preset
 from retinue.agents.dialects import tool_names
 from retinue.agents.importing.importer import check_definitions, import_definitions
 from retinue.agents.registry import FileAgentRegistry
-from retinue.domain.agent import Agent
+from retinue.domain.agent import Agent, ShellCommands
 
 CLAUDE_AGENT = """---
 name: Backend Architect
@@ -77,7 +78,58 @@ def test_every_key_of_a_claude_code_agent_gets_one_verdict(source: Path):
     assert len(check.fields) == len(verdicts)
     assert "left out: Bash(git add:*, git status)" in verdicts["tools"][1]
     assert "not built-in tools: github.search, WebSearch" in verdicts["tools"][1]
-    assert "denied as a whole: Bash(rm *)" in verdicts["disallowedTools"][1]
+    assert verdicts["disallowedTools"][1] == (
+        "shell_commands.deny: rm; no such tool here, nothing to deny: NotebookEdit"
+    )
+
+
+def test_a_denied_command_denies_that_command_and_not_the_whole_tool(source: Path, tmp_path: Path):
+    denied = "[NotebookEdit, 'Bash(rm:*)', 'Bash(git push *)', 'Bash(npm publish)', Write, 'Bash(a * b)', 'Read(./x)']"
+    (source / "x.md").write_text(
+        f"---\nname: x\ntools: Read, Edit, Bash\ndisallowedTools: {denied}\n---\nHi.\n"
+    )
+    (imported,) = import_definitions(source / "x.md", tmp_path / "user")
+    agent = parse_preset((tmp_path / "user" / "x.md").read_text(), "x.md")
+    assert agent.tool_deny == ("write", "bash", "read")
+    assert agent.shell_commands == ShellCommands(deny=("rm", "git push", "npm publish"))
+    (note,) = (each.note for each in imported.check.fields if each.field == "disallowedTools")
+    for part in ("shell_commands.deny: rm, git push, npm publish", "nothing to deny: NotebookEdit"):
+        assert part in note
+    assert "denied as a whole: Bash(a * b), Read(./x)" in note
+
+
+def test_skills_commands_rules_and_plugins_in_a_folder_are_left_alone(tmp_path: Path):
+    """An agent inside a plugin is imported; a named file is imported whatever it is."""
+    files = {
+        ".claude/agents/scout.md": "",
+        ".claude/skills/pdf/SKILL.md": "skill",
+        ".claude/skills/pdf/notes.md": "skill",
+        ".claude/commands/commit.md": "command",
+        ".claude/rules/style.md": "rule",
+        ".cursor/rules/ts.mdc": "rule",
+        ".github/prompts/ask.prompt.md": "command",
+        ".github/instructions/py.instructions.md": "rule",
+        "plugins/foo/.claude-plugin/plugin.json": "plugin",
+        "plugins/foo/agents/plug.md": "",
+        "plugins/foo/commands/do.md": "command",
+        "deep/SKILL.md": "skill",
+        "deep/agents/grader.md": "skill",
+    }
+    root = tmp_path / "project"
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        stem = (root / name).stem.lower()
+        (root / name).write_text(
+            '{"name": "p", "agents": ["./agents"]}'
+            if name.endswith(".json")
+            else f"---\nname: {stem}\n---\nHi.\n"
+        )
+    results = import_definitions(root, tmp_path / "user")
+    assert {str(each.check.path.relative_to(root)): each.check.kind for each in results} == files
+    assert sorted(each.name for each in results if each.target) == ["plug", "scout"]
+    assert sorted(each.name for each in (tmp_path / "user").iterdir()) == ["plug.md", "scout.md"]
+    (named,) = import_definitions(root / ".claude" / "commands" / "commit.md", tmp_path / "user")
+    assert named.name == "commit"
 
 
 def test_an_imported_definition_keeps_fields_prompt_and_notes(source: Path, tmp_path: Path):
@@ -91,7 +143,7 @@ def test_an_imported_definition_keeps_fields_prompt_and_notes(source: Path, tmp_
     )
     assert agent.description.startswith("Use this agent when designing APIs. Examples: <example>Context:")
     assert agent.tool_allow == ("read", "write", "github.search", "WebSearch")
-    assert agent.tool_deny == ("bash", "edit")
+    assert agent.shell_commands == ShellCommands(deny=("rm",))
     assert agent.model == "anthropic:claude-sonnet-4-5"
     assert agent.notes == {"color": "blue", "memory": "project", "zork": {"deep": [1, 2]}}
 

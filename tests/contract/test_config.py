@@ -138,7 +138,6 @@ def test_toml_and_json_have_the_same_settings(folder: Path):
         "[limits]\nmax_depth = 2\nidle_seconds = 1.5\n[sandbox]\nminimum = 'strict'\n"
         "[deny]\ntools = ['bash']\npaths = ['/etc/**']\n[ceiling]\nwritable = false\ntools = ['read']\n"
         "[subagents]\nallow_agents = ['scout']\n[[agents]]\nname = 'scout'\nprompt = 'Look.'\n"
-        "[[schedules]]\nid = 'daily'\nat = 2026-11-15T10:00:00Z\n[channels.me]\nurl = 'mailto://x'\n"
     )
     config = load_folder(folder)
     assert (config.model, config.approvals, config.tools) == ("openai:gpt-5", "deny", ("mine:send_mail",))
@@ -148,11 +147,14 @@ def test_toml_and_json_have_the_same_settings(folder: Path):
     assert config.ceiling == {"writable": False, "tools": ("read",)}
     assert config.subagents.allow_agents == ("scout",)
     assert [each.name for each in config.agents] == ["scout"]
-    assert config.schedules == ({"id": "daily", "at": "2026-11-15 10:00:00+00:00"},)
-    assert config.channels == {"me": {"url": "mailto://x"}}
 
 
 INVALID_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"channels": {"me": {"url": "mailto://x"}}}, "channels: is not supported yet; remove it"),
+    (
+        {"schedules": [{"id": "daily"}]},
+        "schedules: is not a known setting; schedules are not part of the configuration, remove it",
+    ),
     ({"modle": "x"}, "modle: is not a known setting; did you mean 'model'?"),
     ({"limits": {"max_dept": 1}}, "limits.max_dept: is not a known key; did you mean 'max_depth'?"),
     ({"limits": {"max_depth": 6}}, "limits.max_depth: must be between 0 and 5, but is 6"),

@@ -215,6 +215,20 @@ def test_an_invalid_agent_name_gets_a_suggestion():
 
 
 @pytest.mark.parametrize(
+    ("default_writes", "override", "writable"),
+    [("", "allowWrites: false", False), (", allowWrites: false", "allowWrites: true", True), (", allowWrites: true", "allowShell: false", True)],
+)  # fmt: skip
+@pytest.mark.parametrize("is_override_first", [True, False])
+def test_permission_overrides_override_the_default_workspace_of_a_profile(
+    default_writes: str, override: str, writable: bool, is_override_first: bool
+):
+    """Shows: D006."""
+    lines = [f"defaultWorkspace: {{mode: sandbox{default_writes}}}", f"permissionOverrides: {{{override}}}"]
+    agent = parse_definition("\n".join(reversed(lines) if is_override_first else lines))
+    assert agent.workspace == WorkspacePolicy(isolation=Isolation.SANDBOX, writable=writable)
+
+
+@pytest.mark.parametrize(
     "front",
     [
         "roles: [watcher]",

@@ -213,6 +213,9 @@ _FOREIGN_KEYS: dict[str, KeyTranslator] = {
 }  # fmt: skip
 """Keys that set native fields in another way, or that are refused or only stored."""
 
+_OVERRIDES = {"permissionOverrides": ("defaultWorkspace",)}
+"""Keys that override fields which other keys of the same definition set."""
+
 KNOWN_KEYS = frozenset((*FIELD_NAMES, *KEY_ALIASES, *_FOREIGN_KEYS))
 
 
@@ -225,7 +228,7 @@ def interpret_fields(
     denied_tools: tuple[str, ...] = ()
     read_only = False
     results: list[FieldResult] = []
-    for key, raw_value in raw.items():
+    for key, raw_value in sorted(raw.items(), key=lambda item: item[0] in _OVERRIDES):
         try:
             translation = _translate_key(key, raw_value, (*path, key))
             _check_no_duplicates(translation.fields, key, owners, path)
@@ -297,7 +300,7 @@ def _check_no_duplicates(
     for leaf in _leaf_paths(translated, ()):
         for length in range(1, len(leaf) + 1):
             other_key = owners.get(leaf[:length])
-            if other_key is not None and leaf[0] != "notes":
+            if other_key is not None and leaf[0] != "notes" and other_key not in _OVERRIDES.get(key, ()):
                 raise InvalidValue(
                     (*path, key), f"is the same setting as '{other_key}'; remove one of the two"
                 )

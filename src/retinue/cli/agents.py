@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,7 @@ async def check_agents(terminal: Terminal, _home: str | None, path: str) -> int:
         terminal.print_json([_check_as_json(result) for result in results])
     for result in results:
         _print_check(terminal, result)
+    _print_left_alone(terminal, results)
     return _check_exit_code(results)
 
 
@@ -142,8 +144,20 @@ async def import_agents(app: App, terminal: Terminal, path: str) -> int:
         )
     for result in imported:
         _print_check(terminal, result.check)
-        terminal.print_line(f"→ {result.name}: {result.target}\n" if result.target else "→ not imported\n")
+        if not result.check.kind:
+            terminal.print_line(
+                f"→ {result.name}: {result.target}\n" if result.target else "→ not imported\n"
+            )
+    _print_left_alone(terminal, [result.check for result in imported])
     return _check_exit_code([result.check for result in imported])
+
+
+def _print_left_alone(terminal: Terminal, results: Sequence[importer.DefinitionCheck]) -> None:
+    """Print how many skills, commands, rules and plugins were left alone."""
+    counts = Counter(result.kind for result in results if result.kind)
+    if counts:
+        parts = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in sorted(counts.items())]
+        terminal.print_note(f"left alone, because they are not agents: {', '.join(parts)}")
 
 
 def _check_exit_code(results: Sequence[importer.DefinitionCheck]) -> int:
@@ -170,6 +184,7 @@ def _check_as_json(result: importer.DefinitionCheck) -> dict[str, Any]:
         "fields": [_field_verdict_json(field) for field in result.fields],
         "problems": list(result.problems),
         "skipped": result.is_skipped,
+        "kind": result.kind or None,
         "repaired_keys": list(result.repaired_keys),
         "load_error": result.load_problem or None,
         "invisible_characters": _hidden_character_count(result.path),
@@ -195,7 +210,7 @@ def _field_verdict_json(field: importer.FieldVerdict) -> dict[str, str]:
 
 def _print_check(terminal: Terminal, result: importer.DefinitionCheck) -> None:
     """Print a checked definition: name, dialect, verdict on each field, and problems."""
-    if terminal.json:
+    if terminal.json or result.kind:
         return
     terminal.print_line(f"{result.path}: {result.name or 'no agent'} ({result.dialect})")
     if result.fields:

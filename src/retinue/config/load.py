@@ -88,8 +88,6 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
     """Token prices, for displayed sums only."""
     database: str | None = None
     subagents: SubagentSettings = SubagentSettings()
-    schedules: tuple[Any, ...] = ()
-    channels: Mapping[str, Any] = field(default_factory=dict[str, Any])
     providers: Mapping[str, ProviderConfig] = field(default_factory=_default_providers)
     """Servers of the providers, by the provider's name; CLI agents and local models have none."""
     is_persistent: bool = True

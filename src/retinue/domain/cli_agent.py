@@ -56,13 +56,7 @@ def parse_cli_settings(driver: str, settings: Mapping[str, Any]) -> CliAgentSett
             raise InvalidSetting(
                 key, f"is not a setting of {driver}. Use one of {', '.join(SETTING_NAMES[:4])}"
             )
-    extra = _text_list_setting("extraArgs", settings.get("extraArgs"))
-    if reserved := CLI_AGENTS[driver].reserved_flags_in(extra):
-        raise InvalidSetting("extraArgs", f"must not include reserved {driver} flags: {', '.join(reserved)}")
-    if word := CLI_AGENTS[driver].stray_word_in(extra):
-        raise InvalidSetting(
-            "extraArgs", f"must contain only options and their values: {word!r} belongs to no option"
-        )
+    extra = _extra_args_setting(driver, settings.get("extraArgs"))
     _text_list_setting("hosts", settings.get("hosts"))
     wrapper = _map_setting("wrapper", settings.get("wrapper"))
     env = _map_setting("wrapper.env", wrapper.get("env"))
@@ -83,6 +77,17 @@ def parse_cli_settings(driver: str, settings: Mapping[str, Any]) -> CliAgentSett
         wrapper=_text_setting("wrapper.path", wrapper.get("path")),
         env={name: _text_setting(f"wrapper.env.{name}", value) for name, value in env.items()},
     )
+
+
+def _extra_args_setting(driver: str, value: Any) -> tuple[str, ...]:
+    extra = _text_list_setting("extraArgs", value)
+    if reserved := CLI_AGENTS[driver].reserved_flags_in(extra):
+        raise InvalidSetting("extraArgs", f"must not include reserved {driver} flags: {', '.join(reserved)}")
+    if word := CLI_AGENTS[driver].stray_word_in(extra):
+        raise InvalidSetting(
+            "extraArgs", f"must contain only options and their values: {word!r} belongs to no option"
+        )
+    return extra
 
 
 def _text_setting(key: str, value: Any) -> str:

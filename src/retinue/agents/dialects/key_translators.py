@@ -112,14 +112,18 @@ def _translate_tool_list(name: str, value: Any, path: KeyPath) -> Translation:
                 f"'{each[:60]}' limits a tool to certain arguments; write the tool's name only, "
                 "and list commands that need no approval in shell_commands",
             )
-    native_tools = tool_names.native_tool_names(tools)
+    absent = [each for each in tools if name == "tool_deny" and each in tool_names.NARROWER_TOOLS]
+    mapped = tuple(each for each in tools if each not in absent)
+    native_tools = tool_names.native_tool_names(mapped)
     if native_tools == tools:
         return Translation(fields={name: native_tools})
     changed = [
         f"{each} is {tool_names.native_tool_name(each)}"
-        for each in tools
+        for each in mapped
         if tool_names.native_tool_name(each) != each
     ]
+    if absent:
+        changed.append(f"no such tool here, nothing to deny: {', '.join(absent)}")
     return Translation(fields={name: native_tools}, verdict=KeySupport.MAPPED, note=", ".join(changed))
 
 

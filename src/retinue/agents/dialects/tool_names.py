@@ -26,6 +26,11 @@ NATIVE_NAMES: dict[str, str] = {
 }
 """Exact spellings only: a user's own tool named `read_mail` or `Task2` matches none of these."""
 
+NARROWER_TOOLS = frozenset(
+    ("NotebookRead", "NotebookEdit", "MultiEdit", "BashOutput", "KillShell", "KillBash", "TodoRead")
+)
+"""Tools that do only a part of their native tool's work: denying one must not deny the native tool."""
+
 _SEARCH_TOOLS = ("grep", "glob", "ls")
 _EDIT_TOOLS = ("edit", "write")
 

@@ -78,6 +78,8 @@ class DefinitionCheck(Struct, frozen=True, kw_only=True):
     """Keys whose value is not valid YAML and was taken as plain text."""
     is_skipped: bool = False
     """True if it is not a definition, only another file in the same folder."""
+    kind: str = ""
+    """What the file is if it is left alone: skill, command, rule or plugin; empty for a definition."""
     load_problem: str = ""
     """The reason why the file would not load without an import; empty if it would."""
 
@@ -129,14 +131,25 @@ def _check_path(path: Path) -> list[tuple[DefinitionCheck, Agent | None]]:
                 None,
             )
         ]
-    is_folder = path.is_dir()
-    return [
-        _check_definition(
-            _mark_unrelated_file(definition) if is_folder else replace(definition, is_other_file=False)
-        )
-        for file in scanner.definition_files(path)
-        for definition in scanner.read_definitions(file)
-    ]
+    if not path.is_dir():
+        return [
+            _check_definition(replace(each, is_other_file=False)) for each in scanner.read_definitions(path)
+        ]
+    root = Path(os.path.abspath(path))  # noqa: PTH100  (the parts of the path as given, without links resolved)
+    checks: list[tuple[DefinitionCheck, Agent | None]] = []
+    for file in scanner.definition_files(path):
+        if kind := scanner.kind_of_file(root / file.relative_to(path), root):
+            checks.append((_left_alone(file, kind), None))
+            continue
+        checks += [_check_definition(_mark_unrelated_file(each)) for each in scanner.read_definitions(file)]
+    return checks
+
+
+def _left_alone(file: Path, kind: str) -> DefinitionCheck:
+    problem = f"is a {kind}, not an agent; name the file itself to import it anyway"
+    return DefinitionCheck(
+        path=file, ok=False, name="", dialect="none", problems=(problem,), is_skipped=True, kind=kind
+    )
 
 
 def _mark_unrelated_file(definition: scanner.FoundDefinition) -> scanner.FoundDefinition:

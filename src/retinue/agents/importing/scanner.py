@@ -25,6 +25,29 @@ MAX_PREAMBLE_LINES = 20
 """Lines allowed above the front matter, such as a licence or a comment."""
 _COLLECTION_KEYS = ("agents", "agent", "customModes")
 """Keys under which one file stores several definitions."""
+_SKILL_FILE = "SKILL.md"
+_FOLDER_KINDS = {
+    "agents": "",
+    "agent": "",
+    "skills": "skill",
+    "commands": "command",
+    ".opencode/command": "command",
+    ".github/prompts": "command",
+    ".codex/prompts": "command",
+    "rules": "rule",
+    ".github/instructions": "rule",
+    ".claude-plugin": "plugin",
+}
+"""Folders of other programs' files → what such a file is; empty for agents. The innermost folder decides."""
+_FILE_KINDS = (
+    ("skill.md", "skill"),
+    (".prompt.md", "command"),
+    (".instructions.md", "rule"),
+    (".mdc", "rule"),
+    ("plugin.json", "plugin"),
+    ("marketplace.json", "plugin"),
+)
+"""Ends of file names, in lower case → what such a file is."""
 _LATER_FRONT_MATTER = re.compile(r"^---[ \t]*\r?\n[A-Za-z_][A-Za-z0-9_-]*[ \t]*:", re.MULTILINE)
 _INNER_KEY = re.compile(
     r"[ \t]*(?:<<|tools|disallowedTools|disallowed-tools|tool_allow|tool_deny|model|permissions?|paths|readonly)[ \t]*:[ \t]"
@@ -59,6 +82,24 @@ def definition_files(path: Path) -> Iterator[Path]:
             if name.lower().endswith(SUFFIXES) and count < MAX_FILES:
                 count += 1
                 yield Path(folder) / name
+
+
+def kind_of_file(path: Path, root: Path) -> str:
+    """Return what a file below a scanned folder is, if not an agent: skill, command, rule or plugin; else an empty string."""
+    folders = [
+        path.parent,
+        *(each for each in path.parents if each != path.parent and each.is_relative_to(root)),
+    ]
+    if any((folder / _SKILL_FILE).exists() for folder in folders if folder.is_relative_to(root)):
+        return "skill"
+    name = path.name.lower()
+    if kind := next((kind for end, kind in _FILE_KINDS if name.endswith(end)), ""):
+        return kind
+    for folder in folders:
+        for known in (f"{folder.parent.name}/{folder.name}", folder.name):
+            if known in _FOLDER_KINDS:
+                return _FOLDER_KINDS[known]
+    return ""
 
 
 def read_definitions(path: Path) -> list[FoundDefinition]:
