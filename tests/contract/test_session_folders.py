@@ -16,7 +16,7 @@ from retinue.domain.ceiling import Ceiling
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Message
 from retinue.domain.workspace import Isolation, Workspace
-from retinue.errors import BadDefinition, DiskError, Failed, NotFound, SessionLocked, UsageError
+from retinue.errors import BadDefinition, Conflict, DiskError, Failed, NotFound, SessionLocked, UsageError
 from retinue.sessions.store import FileStore
 from retinue.storage import strict_yaml
 from retinue.testing.fixed_clock import fixed_clock
@@ -234,9 +234,9 @@ async def test_name_and_attributes_can_be_updated_but_not_the_slug(store: FileSt
     with pytest.raises(UsageError, match="slug cannot be changed"):
         await store.update(session, **fixed_field)
     other = await store.create(describe_session())
-    with pytest.raises(UsageError, match=r'^Session name "my work" is already in use$'):
+    with pytest.raises(Conflict, match=r'^Session name "my work" is already in use$'):
         await store.update(other, name="my work")
-    with pytest.raises(UsageError, match="already in use"):
+    with pytest.raises(Conflict, match="already in use"):
         await store.create(describe_session(name="MY WORK"))
     assert (await store.update(session, name="My Work")).name == "My Work"
     assert (await store.update(session, name=None)).name is None

@@ -129,6 +129,16 @@ def _replace_record(root: Path) -> None:
     fresh.rename(record)
 
 
+def _write_record_in_place(root: Path) -> None:
+    record = main_branch(root, 13) / "session.json"
+    record.write_text(record.read_text().replace('"name": null', '"name": "In place"'))
+
+
+def _write_plan_in_place(root: Path) -> None:
+    plan = main_branch(root, 14) / "scope-plan.yml"
+    plan.write_text(plan.read_text().replace('"a14"', '"changed"'))
+
+
 def _remove_conversation(root: Path) -> None:
     (main_branch(root, 4) / "session.md").unlink()
 
@@ -183,7 +193,7 @@ def _remove_branch(root: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        _type_text, _save_by_rename, _replace_record, _remove_conversation, _remove_folder, _rename_folder,
+        _type_text, _save_by_rename, _replace_record, _write_record_in_place, _write_plan_in_place, _remove_conversation, _remove_folder, _rename_folder,
         _copy_folder, _swap_folders, _copy_child_into_session_without_children, _copy_child_into_session_with_children, _copy_grandchild,
         _remove_children, _copy_branch, _remove_branch,
     ],

@@ -245,7 +245,10 @@ async def test_a_permission_granted_during_a_message_applies_to_it(runtime: Runt
 
 
 async def test_agents_list_shows_the_agents_that_the_scope_allows(runtime: RuntimeFixture):
-    """Shows: C047, C064."""
+    """An external agent is not listed, because it cannot be run yet.
+
+    Shows: C047, C064.
+    """
     runtime.write_agent(
         "journal",
         "display_name: Personal Journal\ntype: external\nexternal: {inputUrl: 'http://127.0.0.1:1'}\n",
@@ -261,12 +264,6 @@ async def test_agents_list_shows_the_agents_that_the_scope_allows(runtime: Runti
     async with open_main_and_todo(runtime, main, []) as process:
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
         visible, everyone = (each["agents"] for each in await process.tool_outputs(run))
-        journal = {
-            "agentId": "journal",
-            "displayName": "Personal Journal",
-            "description": "Helps.",
-            "type": "external",
-        }
         todo = {
             "agentId": "todo",
             "displayName": "Todo List Manager",
@@ -280,8 +277,8 @@ async def test_agents_list_shows_the_agents_that_the_scope_allows(runtime: Runti
             "type": "chat",
             "uiVisible": False,
         }
-        assert visible == [journal, todo]
-        assert everyone == [hidden, journal, todo]
+        assert visible == [todo]
+        assert everyone == [hidden, todo]
 
 
 async def test_agents_list_validates_its_arguments(runtime: RuntimeFixture):

@@ -155,7 +155,11 @@ async def test_a_session_can_be_selected_by_id_slug_or_key(runtime: RuntimeFixtu
         ({"timeout": "5"}, "invalid_arguments", "`timeout` must be float, not str"),
         ({"mode": "later"}, "invalid_arguments", "`mode` is invalid"),
         ({"agentID": "todo"}, "invalid_arguments", "unknown argument `agentID`"),
-        ({"agentId": "far"}, "agent_not_available", "Agent not available: far: agent far is external"),
+        (
+            {"agentId": "far"},
+            "agent_not_available",
+            "Agent not available: far: agent far is external, and external agents are not supported yet",
+        ),
     ],
 )
 async def test_an_invalid_message_returns_an_error_code(

@@ -285,7 +285,7 @@ async def test_a_cli_agent_is_sandboxed_and_an_external_agent_refused_whichever_
     assert len(results) == len(calls)
     for (tool, args), result in zip(calls, results, strict=True):
         name = next(value for value in args.values() if value in agents).removesuffix("-agent")
-        words = "cannot be run yet" if name == "far" else f"Read-only file system here is {name}"
+        words = "not supported yet" if name == "far" else f"Read-only file system here is {name}"
         assert words in result, (tool, result)
     assert [result.code for result in (*children, *direct)] == [1, 1, 1, 2] * 2
     assert list(machine.folder.parent.glob("escaped-*")) == []

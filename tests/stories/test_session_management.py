@@ -9,7 +9,7 @@ import pytest
 from user_machine import UserMachine, spawn_and_wait
 
 from retinue.app.run_options import RunOptions
-from retinue.errors import NotFound, Refused, UsageError
+from retinue.errors import Conflict, NotFound, Refused
 from retinue.storage import strict_yaml
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, http_error, stalled_stream, text_reply, tool_call_reply
@@ -63,7 +63,7 @@ async def test_renaming_and_pinning_keep_a_sessions_id_and_path(machine: UserMac
         assert (shown["session_id"], shown["slug"], shown["name"]) == (run.session_id, run.slug, "Project X")
         assert shown["path"] == run.transcript_path
         assert shown["attributes"] == {"panel": {"open": True}}
-        with pytest.raises(UsageError, match=r'^Session name "project x" is already in use$'):
+        with pytest.raises(Conflict, match=r'^Session name "project x" is already in use$'):
             await app.sessions.rename(other.slug, "project x")
 
 

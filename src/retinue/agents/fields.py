@@ -127,6 +127,7 @@ _FIELD_TRANSLATORS: dict[str, KeyTranslator] = {
 }
 """Native fields whose value has several notations."""
 
+EXTERNAL_NOTE = "external agents are not supported yet"
 _UNUSED_FIELDS = {"api_exposed": "it has no effect"}
 """Fields reserved for later use, with the note that tells the author that they have no effect."""
 
@@ -284,7 +285,8 @@ def _translate_key(key: str, raw_value: Any, path: KeyPath) -> Translation:
         return Translation(fields={native: None} if native in FIELD_NAMES else {})
     if native in _FIELD_VALIDATORS:
         note = f"as {native}" if native != key else ""
-        unused_note = _UNUSED_FIELDS.get(native)
+        is_external = native == "external" or (native == "type" and raw_value == str(AgentType.EXTERNAL))
+        unused_note = EXTERNAL_NOTE if is_external else _UNUSED_FIELDS.get(native)
         return Translation(
             fields={native: _FIELD_VALIDATORS[native](raw_value, path)},
             verdict=KeySupport.KEPT if unused_note else KeySupport.HONOURED,

@@ -16,11 +16,20 @@ class AgentService:
         self._permissions = permissions
 
     def list_json(self, folder: str | None = None, *, hidden: bool = False) -> list[dict[str, Any]]:
-        """Return the agents available in a folder; with `hidden`, also those with `ui_visible: false`."""
+        """Return the agents you can choose from in a folder.
+
+        With `hidden`, also those with `ui_visible: false` and external agents, which are not supported yet.
+        """
         return [
             agent_as_json(each)
             for each in self.registry.list_definitions(folder)
-            if hidden or each.agent.ui_visible
+            if hidden or (each.agent.ui_visible and each.agent.is_supported)
+        ]
+
+    def unsupported_names(self, folder: str | None = None) -> list[str]:
+        """Return the names of the external agents in a folder: they are not supported yet."""
+        return [
+            each.agent.name for each in self.registry.list_definitions(folder) if not each.agent.is_supported
         ]
 
     async def to_json(self, name: str, folder: str | None = None) -> dict[str, Any]:

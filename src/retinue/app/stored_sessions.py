@@ -74,7 +74,7 @@ class StoredSessions:
         self, *, agent: str | None = None, children: bool = True, search: str = "", limit: int | None = None
     ) -> list[tuple[Session, SessionStatus]]:
         """Return sessions with their status: pinned first, then newest."""
-        found = await self.home.store.sessions(agent=agent, children=children, max_age_s=LIST_MAX_AGE_S)
+        found = await self.home.store.sessions(agent=agent, children=children)
         if search.strip():
             found = [each for each in found if matches_search(each, search)]
         status_by_session = await self.statuses()

@@ -67,6 +67,8 @@ async def list_agents(app: App, terminal: Terminal, include_hidden: bool) -> Non
         AGENT_COLUMNS,
         empty_note="No agents. Add an agent file to the agents folder of your configuration.",
     )
+    for name in app.agents.unsupported_names(cwd):
+        terminal.print_note(f"{name} is an external agent (type: external), which is not supported yet")
     for error in app.agents.registry.find_broken(cwd):
         terminal.print_note(str(error), colour="31")
     if (warning := app.agents.registry.untrusted_project_notice(cwd)) is not None:

@@ -113,6 +113,11 @@ class Agent(Struct, frozen=True, kw_only=True):
     """Fields of other tools' formats (colour, icon), used only for display."""
 
     @property
+    def is_supported(self) -> bool:
+        """Return False for an external agent, which cannot be run yet."""
+        return self.type is not AgentType.EXTERNAL
+
+    @property
     def title(self) -> str:
         return self.display_name or self.name
 

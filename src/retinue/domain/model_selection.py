@@ -2,7 +2,7 @@
 
 import re
 
-from retinue.domain.agent import Agent, AgentType
+from retinue.domain.agent import Agent
 from retinue.domain.cli_agent import DEFAULT_MODEL
 from retinue.domain.model_turn import Model
 from retinue.domain.providers import CLI_AGENTS, MODEL_APIS, PROVIDER_ALIASES, PROVIDERS
@@ -29,8 +29,8 @@ NO_MODEL_MESSAGE = (
 
 
 def select_model(agent: Agent, override: str | None, default: str | None) -> Model:
-    if agent.type is AgentType.EXTERNAL:
-        raise BadConfig(f"agent {agent.name} is external, and external agents cannot be run yet")
+    if not agent.is_supported:
+        raise BadConfig(f"agent {agent.name} is external, and external agents are not supported yet")
     provider, name = _provider_and_name(agent, override, default)
     if provider in CLI_AGENTS and agent.exits:
         raise BadConfig(

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.side_effect import SideEffect
 from retinue.domain.system_prompt import with_omission_notice
+from retinue.domain.thinking import encode_thinking_text, thinking_text
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Message, Notice, ToolCall
 from retinue.errors import ModelFailed, RetinueError
@@ -142,7 +143,7 @@ class ModelTurn:
             if reply.stop_reason in (StopReason.END, StopReason.TOOLS)
             else str(reply.stop_reason),
             tool_call_count=len(reply.tool_calls),
-            thoughts=reply.thinking_blocks,
+            thoughts=self._thoughts(reply),
         )
         calls = [self._make_tool_call(unsaved_call, at) for unsaved_call in reply.tool_calls]
         provider_call_entries = [
@@ -159,6 +160,13 @@ class ModelTurn:
                 self._record_saved(message, calls, text)
         await self._record_turn_end()
         return message, calls
+
+    def _thoughts(self, reply: ModelReply) -> tuple[str, ...]:
+        """Return the thinking blocks to store; a final reply keeps its thinking text in any case."""
+        blocks = reply.thinking_blocks
+        if reply.tool_calls or not (text := self._stream_buffer.thinking_text()) or thinking_text(blocks):
+            return blocks
+        return (*blocks, encode_thinking_text(text))
 
     def _is_read_only(self, reply: ModelReply) -> bool:
         """Return True if the reply only reads files, so that its write need not be synced at once.

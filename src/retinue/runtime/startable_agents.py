@@ -14,7 +14,7 @@ from retinue.interfaces import RuntimeContext, Tool
 def startable_agents(
     scope: Scope, definitions: Iterable[AgentDefinition], context: RuntimeContext
 ) -> list[Agent]:
-    """Return the agents that the scope and the configuration allow to be started, in the given order.
+    """Return the supported agents that the scope and the configuration allow to be started, in the given order.
 
     The agent itself may be one of them.
     """
@@ -22,7 +22,8 @@ def startable_agents(
     return [
         each.agent
         for each in definitions
-        if scope.check_agent(each.agent.name).ok
+        if each.agent.is_supported
+        and scope.check_agent(each.agent.name).ok
         and (allowed is None or first_match(allowed, each.agent.name) is not None)
     ]
 

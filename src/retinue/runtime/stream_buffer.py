@@ -101,6 +101,10 @@ class StreamBuffer:
         self._text = _TextStream(self._redact)
         self._thinking = _TextStream(self._redact)
 
+    def thinking_text(self) -> str:
+        """Return the redacted thinking of the reply so far."""
+        return self._redact("".join(self._thinking.pieces)) if self._thinking.pieces else ""
+
     def take_partial(self) -> str:
         """Return the redacted text of an unfinished reply, once."""
         text = self._redact("".join(self._text.pieces))

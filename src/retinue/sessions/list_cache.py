@@ -58,7 +58,7 @@ class _CacheFile(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=
     trees: dict[str, CachedTree]
 
 
-_FORMAT = f"1 {__version__} {' '.join(each.name for kind in (Session, Workspace) for each in fields(kind))}"
+_FORMAT = f"2 {__version__} {' '.join(each.name for kind in (Session, Workspace) for each in fields(kind))}"
 """Identifies the writer of a cache file. Another release, or other session fields, start a new cache."""
 _DECODER = msgspec.msgpack.Decoder(_CacheFile)
 _ENCODER = msgspec.msgpack.Encoder()
@@ -112,8 +112,10 @@ class SessionListCache:
             read: Loads a session whose folder has changed.
             max_age_s: Changes that other processes made within this many seconds may be missing.
         """
+        requested_at = time.monotonic()
         with self._list_lock:
-            if self._trees is not None and time.monotonic() - self._checked_at < max_age_s:
+            # A check that began after this request, for another one, is as good as a new one.
+            if self._trees is not None and self._checked_at > requested_at - max_age_s:
                 return self._list_recent_changes(self._trees, read)
             return self._list_all(read)
 

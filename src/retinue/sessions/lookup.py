@@ -57,8 +57,7 @@ class SessionLookup:
     def list_cached(self, *, max_age_s: float = 0.0) -> Sequence[Session]:
         """Return every session for display.
 
-        Edits that a person makes inside a session's metadata files may not show. With `max_age_s`, recent
-        changes by other processes may not show either.
+        With `max_age_s`, changes that other processes and people made in that time may not show.
         """
         found = self._list_cache.list_sessions(lambda path: self.load(path).session, max_age_s=max_age_s)
         if found is not self._last_list:

@@ -85,7 +85,8 @@ def _session_folders(parent: str, on_path: PathCallback) -> Iterator[str]:
         path = os.path.join(parent, name)
         on_path(path)
         if os.path.lexists(os.path.join(path, file_names.SESSION)):
-            on_path(os.path.join(path, file_names.SESSION))
+            for file in (file_names.SESSION, file_names.METADATA, file_names.PLAN):
+                on_path(os.path.join(path, file))
             yield path
 
 

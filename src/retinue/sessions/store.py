@@ -299,7 +299,7 @@ class FileStore:
                 f'A session cannot be named "{name}", because that looks like an id or slug. Choose another name.'
             )
         if conflict := self._name_conflict(name, slug):
-            raise UsageError(conflict)
+            raise Conflict(conflict)
 
     def _name_conflict(self, name: str, slug: str | None) -> str:
         """Explain why no session but the one with this slug can take the name; empty if it is free."""

@@ -34,6 +34,16 @@ class GatedModel:
         return text_reply(f"Answer {request.reply_count + 1}.")
 
 
+async def test_a_complete_message_returns_the_thinking_that_the_model_sent(api: OpenApi):
+    replies = [text_reply("Milk.", thinking="The user asks for\nmilk."), text_reply("No thoughts.")]
+    async with api(replies) as client:
+        session = await client.create_session()
+        answer = (await client.send_message(session["slug"], "What?")).json
+        assert (answer["response"], answer["thinkingText"]) == ("Milk.", "The user asks for\nmilk.")
+        assert "thinkingText" not in (await client.send_message(session["slug"], "And?")).json
+        assert await client.message_texts(session["slug"]) == ["What?", "Milk.", "And?", "No thoughts."]
+
+
 async def test_the_response_to_a_message_has_the_format_of_agents_message(api: OpenApi):
     """Shows: C037, C039."""
     script = [tool_call_reply(("ls", {})), text_reply("There is nothing.")]

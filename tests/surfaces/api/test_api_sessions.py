@@ -209,7 +209,9 @@ async def test_a_session_name_is_unique_regardless_of_case_and_can_be_removed(ap
     async with api() as client:
         first, second = await client.create_session(name="Cron"), await client.create_session()
         conflict = await client.patch(f"/api/sessions/{second['slug']}", {"name": "CRON"})
-        assert (conflict.status, 'Session name "CRON" is already in use' in conflict.message) == (400, True)
+        assert (conflict.status, 'Session name "CRON" is already in use' in conflict.message) == (409, True)
+        body = {"agent": "general", "name": "cron", "workspace": str(client.workspace)}
+        assert (await client.post("/api/sessions", body)).status == 409
         assert (await client.patch(f"/api/sessions/{first['slug']}", {"name": "cron"})).json["name"] == "cron"
         assert (await client.patch(f"/api/sessions/{first['slug']}", {"name": None})).json["name"] is None
         assert (await client.patch(f"/api/sessions/{second['slug']}", {"name": "Cron"})).json[

@@ -177,7 +177,7 @@ def _extract_denied_commands(normalized: NormalizedKeys, key: str, value: str | 
     if not found or not isinstance(rules, dict):
         return value
     rules = cast("dict[str, Any]", rules)
-    denied = rules.get("deny") or []
+    denied: Any = rules.get("deny") or []
     if not isinstance(denied, list):
         return value
     commands = [*cast("list[Any]", denied), *found.values()]

@@ -151,6 +151,7 @@ class MessageResponse(ResponseModel):
     durationMs: int | UnsetType | None = UNSET  # noqa: N815
     toolCallCount: int | UnsetType = UNSET  # noqa: N815
     toolCalls: list[ToolCallSummary] | UnsetType = UNSET  # noqa: N815
+    thinkingText: str | UnsetType = UNSET  # noqa: N815
     timeoutSeconds: float | UnsetType = UNSET  # noqa: N815
     message: str | UnsetType = UNSET
 

@@ -204,7 +204,11 @@ async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuer
     request_example={"agent": "general", "name": "Timetable", "workspace": WORKSPACE_PATH},
     response_example=SESSION_DETAILS_EXAMPLE,
     success_status=201,
-    extra_errors={404: "Agent not found.", 403: "The configuration denies the agent."},
+    extra_errors={
+        404: "Agent not found.",
+        403: "The configuration denies the agent.",
+        409: "Another session already uses the name.",
+    },
 )
 async def create_session(
     context: ServerContext, request: ApiRequest[EmptyFields, NewSessionBody]
@@ -237,7 +241,7 @@ async def get_session(
     response=SessionDetails,
     request_example={"pinned": True, "attributes": {"panel": "left", "old": None}},
     response_example=SESSION_DETAILS_EXAMPLE | {"pinned_at": TIMESTAMP},
-    extra_errors={403: "The attribute is reserved."},
+    extra_errors={403: "The attribute is reserved.", 409: "Another session already uses the name."},
 )
 async def update_session(
     context: ServerContext, request: ApiRequest[EmptyFields, SessionPatch]

@@ -1,7 +1,7 @@
 """agents_message and agents_list: send a message to another agent and get its response."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Literal
 from weakref import WeakKeyDictionary
@@ -16,8 +16,9 @@ from retinue.domain.limits import MAX_CHILD_RESULT_CHARS
 from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import LIST_TOOL, MESSAGE_TOOL
+from retinue.domain.thinking import thinking_text
 from retinue.domain.tool import Effect
-from retinue.domain.transcript import ToolCall, ToolResult
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
@@ -272,7 +273,7 @@ async def message_result(
         "truncated": len(escape_role_markers(run.text)) > MAX_CHILD_RESULT_CHARS,
         "durationMs": run.duration_ms,
         "toolCallCount": run.tool_calls,
-        "toolCalls": await _tool_call_rows(run, context),
+        **await _transcript_fields(run, context),
     }
 
 
@@ -313,15 +314,29 @@ async def _session_name(run: Run, context: RuntimeContext) -> str:
         return run.slug
 
 
-async def _tool_call_rows(run: Run, context: RuntimeContext) -> list[dict[str, object]] | None:
-    """Return the run's tool calls from its transcript; None while another process has that open."""
-    if not run.tool_calls:
-        return []
+async def _transcript_fields(run: Run, context: RuntimeContext) -> dict[str, object]:
+    """Return the fields taken from the run's transcript.
+
+    `toolCalls` is None while another process has that open. `thinkingText` is present if the answer has any.
+    """
     try:
         async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
-            entries = [*await conversation.read_earlier_entries(run.id), *conversation.entries]
+            earlier = await conversation.read_earlier_entries(run.id) if run.tool_calls else ()
+            entries = [*earlier, *conversation.entries]
     except RetinueError:
-        return None
+        return {"toolCalls": None if run.tool_calls else []}
+    rows = _tool_call_rows(run, entries) if run.tool_calls else []
+    replies = (entry for entry in reversed(entries) if isinstance(entry, Message) and entry.role == "agent")
+    answer = next((entry for entry in replies if entry.run == run.id), None)
+    if answer is None or not (thinking := context.redact(thinking_text(answer.thoughts))):
+        return {"toolCalls": rows}
+    return {
+        "toolCalls": rows,
+        "thinkingText": truncate_tool_result(escape_role_markers(thinking), MAX_CHILD_RESULT_CHARS),
+    }
+
+
+def _tool_call_rows(run: Run, entries: Sequence[Entry]) -> list[dict[str, object]]:
     duration_ms_by_call = {
         entry.call_id: entry.duration_ms for entry in entries if isinstance(entry, ToolResult)
     }
