@@ -17,6 +17,7 @@ def test_limits_have_the_documented_defaults():
         max_runs_per_tree=10_000,
         max_calls_per_turn=1024,
         identical_calls=8,
+        max_turns=500,
         deadline_seconds=3600,
         deadline_max_seconds=86_400,
         idle_seconds=300,

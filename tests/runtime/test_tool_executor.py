@@ -197,12 +197,15 @@ async def test_a_repeated_identical_call_gets_an_error_result_and_then_the_run_f
 
 
 async def test_a_different_call_resets_the_count_of_identical_calls(runtime: RuntimeFixture):
-    turns = [tool_call_reply(("todo_add", "{}")), tool_call_reply(("lists_read", "{}"))] * 5
+    turns = [
+        tool_call_reply((tool, "{}"))
+        for tool in ("todo_add", "lists_read", "todo_add", "todo_add", "lists_read", "lists_read", "todo_add")
+    ]
     async with runtime.open(
-        *turns, text_reply("Done."), tools=TOOLS, limits=Limits(identical_calls=1)
+        *turns, text_reply("Done."), tools=TOOLS, limits=Limits(identical_calls=2)
     ) as process:
         run = await process.run("Alternate.")
-        assert (run.status, len(executed)) == (Status.DONE, 10)
+        assert (run.status, len(executed)) == (Status.DONE, 7)
 
 
 async def test_calls_beyond_the_limit_per_turn_are_refused_with_the_reason(runtime: RuntimeFixture):

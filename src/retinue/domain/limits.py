@@ -12,6 +12,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_calls_per_turn: int = 1024
     identical_calls: int = 8
     """Identical tool calls in a row before the model is warned; after twice as many the run is stopped."""
+    max_turns: int = 500
+    """Turns of a run after which it waits for a person."""
     deadline_seconds: float = 3600
     deadline_max_seconds: float = 86_400
     idle_seconds: float = 300

@@ -219,6 +219,8 @@ class RecoveryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     outage_server: str = ""
     """The model server that gave no reply since `outage_since`; empty if the last request succeeded."""
     outage_since: datetime | None = None
+    turns_at_grant: int = 0
+    """The run's turns when a person last granted it more."""
 
     def record_start(self, at: datetime) -> Self:
         if self.interrupted_at is None and not self.crash_streak:

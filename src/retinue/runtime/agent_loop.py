@@ -50,6 +50,7 @@ from retinue.runtime.run_plan import RunPlan, build_run_plan
 from retinue.runtime.suspension import save_counters, suspend_in_tool_call
 from retinue.runtime.timeouts import Deadline, TurnInterrupted, TurnTimer
 from retinue.runtime.tool_calls import ToolCallRunner
+from retinue.runtime.turn_limit import is_turn_limit_reached, suspend_at_turn_limit
 
 RESUME_PROMPT = (
     "A task given above was interrupted, and other messages followed it. Continue with the task now: {task}"
@@ -60,6 +61,7 @@ TORN_TAIL_NOTE = (
 STOPPED_REASON = "the run was stopped before this call finished"
 INTERRUPTED_NOTE = "interrupted: the agent is writing a summary"
 INTERRUPTED_REASON = "the run was interrupted before this call finished"
+AT_TURN_LIMIT = RunOutcome(status=Status.WAITING, waiting_for=WaitReason.PERSON, reason=Reason.TURN_LIMIT)
 COUNTER_SAVE_SECONDS = 1.0
 RECENT_ENTRIES = 200
 
@@ -97,6 +99,8 @@ async def _run_once(
         outcome = outcome_for_error(error)
     if outcome.waiting_for is WaitReason.MODEL:
         return await _suspend_for_model(loop, outcome)
+    if outcome.reason is Reason.TURN_LIMIT and outcome.waiting_for is not None:
+        return await _suspend_at_turn_limit(loop)
     if outcome.waiting_for is not None:
         return await suspend_between_turns(loop.run, outcome.waiting_for, loop.context) or None
     return await _record_outcome(loop.run, outcome, loop.context)
@@ -122,6 +126,15 @@ async def _suspend_for_model(loop: "AgentLoop", outcome: RunOutcome) -> bool | N
         Cancelled: another process asked the run to stop.
     """
     return await suspend_for_model(loop.run, outcome, loop.context) or None
+
+
+async def _suspend_at_turn_limit(loop: "AgentLoop") -> bool | None:
+    """Let the run wait for a person; None if it must continue, to end.
+
+    Raises:
+        Cancelled: another process asked the run to stop.
+    """
+    return await suspend_at_turn_limit(loop.run, loop.max_turns or 0, loop.context) or None
 
 
 async def _record_outcome(run: Run, outcome: RunOutcome, context: RuntimeContext) -> bool | None:
@@ -163,6 +176,7 @@ class AgentLoop:
         self.deadline = Deadline(self.attempt)
         self.turn_timer = TurnTimer()
         self.loop_detector = LoopDetector(context.limits)
+        self.max_turns: float | None = context.limits.max_turns
         self.model_turn = ModelTurn(self.attempt, self.turn_timer, self.deadline)
         self.tool_call_runner = ToolCallRunner(self.attempt, self.loop_detector)
         self.exit_tool_flow: ExitToolFlow | None = None
@@ -233,6 +247,8 @@ class AgentLoop:
             if self.turn_timer.interrupted:
                 await self.model_turn.request_summary(conversation, plan)
                 return RunOutcome(status=Status.CANCELLED, reason=Reason.INTERRUPTED, error="interrupted")
+            if is_turn_limit_reached(self.run, self.max_turns):
+                return AT_TURN_LIMIT
             try:
                 reply = await self.model_turn.request_reply(conversation, plan)
             except TurnInterrupted:
@@ -306,6 +322,7 @@ class AgentLoop:
         self.turn_timer.reply_timeout_s = own_limits.get("reply_seconds", limits.reply_seconds)
         if self.run.depth:
             self.turn_timer.idle_timeout_s = own_limits.get("idle_seconds", limits.idle_seconds)
+        self.max_turns = own_limits.get("max_turns", limits.max_turns) or None
         await self.deadline.apply_definition_deadline(own_limits.get("deadline_seconds"))
         return with_exit_tools(plan, self.context) if plan.agent.exits else plan
 

@@ -1,43 +1,91 @@
-"""Loop detection: nudge a model that makes no progress, then stop it."""
+"""Loop detection: warn a model that repeats itself without progress, then stop it."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from msgspec import Struct
 
 from retinue.domain.limits import MAX_BAD_REPLIES, MAX_EMPTY_REPLIES, Limits
-from retinue.domain.transcript import Entry, ToolCall, ToolResult
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import ModelFailed
 
 EMPTY_REPLY_NUDGE = "Your last reply was empty. Answer, or call a tool."
-REPEATED_CALL_WARNING = "You have made this same call {n} times in a row, and its result will not change. Do something else, or answer."
+REPEATED_CALL_WARNING = (
+    "You have made this same call {n} times in a row, and its result will not change. "
+    "Do something else, or answer."
+)
+REPEATED_CYCLE_WARNING = "You have repeated the same {period} steps {n} times, with the same results. Do something else, or answer."
+WARNING_PATTERN = re.compile(
+    r"You have (?:made this same call \d+ times in a row|repeated the same \d+ steps \d+ times)"
+)
+"""Recognises a call that did not run because of a warning."""
 
 STOP_FACTOR = 2
 """The model is warned after `limits.identical_calls` repetitions, and stopped after this many times as many."""
+MAX_PERIOD = 8
+"""Longest cycle of replies that is recognised."""
+MAX_RESTORED_CYCLES = 1000
+"""Longest history that is restored from a transcript, in cycles of the longest period."""
+
+_CHANGING_TEXT = re.compile(r"\b[^\W\d]*+\d[\w:.+-]*+|[ \t]++")
+"""A word with a digit (a count, a time, a duration, a process id, an id), or space that aligns columns."""
+_UNKNOWN = 0
+"""Hash of a result that is not known, or of a call that did not run; it is equal to every other hash."""
+
+
+class _Step(Struct, frozen=True):
+    """One reply: what it called, and what came back."""
+
+    calls: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def repeats(self, earlier: "_Step") -> bool:
+        return self.calls == earlier.calls and all(
+            one == other or _UNKNOWN in (one, other)
+            for one, other in zip(self.results, earlier.results, strict=True)
+        )
 
 
 class LoopDetector:
-    """Counts empty replies and identical calls in a row, and replies with invalid calls, in one run."""
+    """Counts repeated replies, empty replies, and replies with invalid calls in one run.
+
+    A loop is a cycle of at most MAX_PERIOD replies whose calls are equal and whose results differ at most in
+    numbers, times and ids.
+    """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._warn_after = limits.identical_calls
         self._empty_replies = 0
         self._invalid_replies = 0
         self._has_invalid_call = False
-        self._last_call: tuple[str, str] = ("", "")
+        self._steps: deque[_Step] = deque(maxlen=MAX_PERIOD)
+        self._matches = [0] * (MAX_PERIOD + 1)
+        """By period: how many of the latest steps each repeat the step one period before."""
+        self._seen_calls: set[int] = set()
+        """Calls made before; only results of repeated calls are hashed."""
+        self._calls: dict[str, int] = {}
+        """The calls of the current reply, by id."""
+        self._results: dict[str, int] = {}
+        self._warning = ""
+        self._last_call = 0
         self._repeat_count = 0
 
     def restore(self, entries: Sequence[Entry], run: str) -> None:
-        """Restore the count of identical calls from the transcript of a suspended run.
+        """Restore the latest replies of a resumed run from its transcript.
 
-        Only calls with a result are counted, because an open call is repeated and counted then.
+        Calls without a result are those of the current reply: they are repeated.
         """
-        answered_ids: set[str] = set()
-        for entry in reversed(entries):
-            if isinstance(entry, ToolResult):
-                answered_ids.add(entry.call_id)
-            elif isinstance(entry, ToolCall) and entry.run == run and entry.id in answered_ids:
-                signature = (entry.tool, entry.args)
-                if self._repeat_count and signature != self._last_call:
-                    return
-                self._last_call, self._repeat_count = signature, self._repeat_count + 1
+        count = MAX_PERIOD * min(STOP_FACTOR * self._warn_after + 1, MAX_RESTORED_CYCLES)
+        for calls, results in reversed([*islice(_latest_replies(entries, run), count)]):
+            self._begin_reply(calls)
+            for call in calls:
+                if (result := results.get(call.id)) is not None:
+                    self.record_result(call, result)
+            if len(self._results) == len(self._calls):
+                self._add_step()
 
     def on_empty_reply(self) -> str:
         """Count an empty reply and return the nudge for the model."""
@@ -46,35 +94,121 @@ class LoopDetector:
             raise ModelFailed(f"the model sent {self._empty_replies} empty replies in a row", reason="stuck")
         return EMPTY_REPLY_NUDGE
 
-    def on_tool_calls(self) -> None:
-        """Reset the count of empty replies."""
+    def on_tool_calls(self, calls: Sequence[ToolCall], *, is_repeat: bool = False) -> None:
+        """Begin a reply with tool calls; decide whether it continues a loop.
+
+        Calls that are repeated after a suspension were allowed before, and are not judged again.
+
+        Raises:
+            ModelFailed: The model was warned and went on.
+        """
         self._empty_replies = 0
+        if is_repeat and all(call.id in self._calls for call in calls):
+            return
+        self._begin_reply(calls)
+        if is_repeat:
+            return
+        period, cycles = self._longest_loop(tuple(self._calls.values()))
+        if cycles > STOP_FACTOR * self._warn_after:
+            what = f"the same call to {calls[0].tool}" if period == 1 else f"the same {period} steps"
+            raise ModelFailed(f"the model made {what} {cycles} times in a row", reason="stuck")
+        if cycles > self._warn_after:
+            template = REPEATED_CALL_WARNING if period == 1 else REPEATED_CYCLE_WARNING
+            self._warning = template.format(n=cycles, period=period)
 
     def check_call(self, tool_call: ToolCall) -> str:
-        """Count a call; return a warning if it repeats the previous one too often, else an empty string."""
-        signature = (tool_call.tool, tool_call.args)
+        """Return a warning if this call must not run because it continues a loop, else an empty string.
+
+        A call that is repeated within one reply counts as well.
+        """
+        signature = _call_hash(tool_call)
         self._repeat_count = self._repeat_count + 1 if signature == self._last_call else 1
         self._last_call = signature
-        warn_after = self._limits.identical_calls
-        if self._repeat_count > STOP_FACTOR * warn_after:
+        if self._repeat_count > STOP_FACTOR * self._warn_after:
             raise ModelFailed(
                 f"the model made the same call to {tool_call.tool} {self._repeat_count} times in a row",
                 reason="stuck",
             )
-        return REPEATED_CALL_WARNING.format(n=self._repeat_count) if self._repeat_count > warn_after else ""
+        if self._repeat_count > self._warn_after:
+            return REPEATED_CALL_WARNING.format(n=self._repeat_count)
+        return self._warning
+
+    def record_result(self, tool_call: ToolCall, tool_result: ToolResult) -> None:
+        """Record the result of a call of the current reply."""
+        signature = self._calls.get(tool_call.id, _UNKNOWN)
+        is_comparable = signature in self._seen_calls and not WARNING_PATTERN.match(tool_result.text)
+        self._results[tool_call.id] = _result_hash(tool_result) if is_comparable else _UNKNOWN
 
     def on_invalid_call(self) -> None:
         """Note that a call of this reply was invalid: an unknown tool or unreadable arguments."""
         self._has_invalid_call = True
 
     def on_reply_done(self) -> None:
-        """Count a reply with invalid calls, once all its calls have results.
+        """Count a reply once all its calls have results.
 
         The model learns of all its invalid calls at once, so they count as one.
         """
+        self._add_step()
         self._invalid_replies += self._has_invalid_call
         self._has_invalid_call = False
         if self._invalid_replies > MAX_BAD_REPLIES:
             raise ModelFailed(
                 f"the model sent {self._invalid_replies} replies with invalid tool calls", reason="stuck"
             )
+
+    def _begin_reply(self, calls: Sequence[ToolCall]) -> None:
+        self._calls = {call.id: _call_hash(call) for call in calls}
+        self._results = {}
+        self._warning = ""
+        self._last_call, self._repeat_count = 0, 0
+
+    def _longest_loop(self, calls: tuple[int, ...]) -> tuple[int, int]:
+        """Return the shortest period that these calls continue for too long, and the cycles begun so far."""
+        for period in range(1, min(MAX_PERIOD, len(self._steps)) + 1):
+            if self._steps[-period].calls == calls:
+                cycles = math.ceil((self._matches[period] + 1) / period) + 1
+                if cycles > self._warn_after:
+                    return period, cycles
+        return 1, 1
+
+    def _add_step(self) -> None:
+        step = _Step(
+            tuple(self._calls.values()), tuple(self._results.get(each, _UNKNOWN) for each in self._calls)
+        )
+        for period in range(1, MAX_PERIOD + 1):
+            repeats = len(self._steps) >= period and step.repeats(self._steps[-period])
+            self._matches[period] = self._matches[period] + 1 if repeats else 0
+        self._steps.append(step)
+        self._seen_calls.update(step.calls)
+        self._calls, self._results = {}, {}
+
+
+def _latest_replies(
+    entries: Sequence[Entry], run: str
+) -> Iterator[tuple[list[ToolCall], dict[str, ToolResult]]]:
+    """Yield the calls of each reply of a run with their results, the latest reply first."""
+    calls: list[ToolCall] = []
+    results: dict[str, ToolResult] = {}
+    for entry in reversed(entries):
+        if isinstance(entry, ToolResult):
+            results[entry.call_id] = entry
+        elif entry.run != run:
+            continue
+        elif isinstance(entry, ToolCall):
+            calls.append(entry)
+        elif isinstance(entry, Message) and entry.role == "agent" and calls:
+            yield calls[::-1], results
+            calls, results = [], {}
+
+
+def _call_hash(tool_call: ToolCall) -> int:
+    return hash((tool_call.tool, tool_call.args)) or 1
+
+
+def _result_hash(tool_result: ToolResult) -> int:
+    """Return a hash of a result without what changes by itself: numbers, times, durations and ids."""
+    return hash((tool_result.ok, _CHANGING_TEXT.sub(_normalized_text, tool_result.text))) or 1
+
+
+def _normalized_text(match: re.Match[str]) -> str:
+    return " " if match[0].isspace() else "#"

@@ -263,9 +263,16 @@ def _requeued(run: Run, context: RuntimeContext) -> Run:
 def overrule_interruption(run: Run, model: str | None = None) -> Run:
     """Return a queued run that continues because a person said so, as if it had never crashed."""
     is_parked = run.reason in PARK_REASONS
+    turns_at_grant = run.turns if run.reason is Reason.TURN_LIMIT else run.recovery.turns_at_grant
     return replace(
         run,
-        recovery=replace(run.recovery, crash_streak=0, crash_marks=(), outage_since=None),
+        recovery=replace(
+            run.recovery,
+            crash_streak=0,
+            crash_marks=(),
+            outage_since=None,
+            turns_at_grant=turns_at_grant,
+        ),
         reason=None if is_parked else run.reason,
         error="" if is_parked else run.error,
         request=replace(run.request, model=model) if model else run.request,

@@ -33,7 +33,7 @@ class ToolCallRunner:
         """
         self._is_repeat = is_repeat
         attempt = self._attempt
-        self._loop_detector.on_tool_calls()
+        self._loop_detector.on_tool_calls(calls, is_repeat=is_repeat)
         attempt.emit_event("run.state", phase="tool", calls=len(calls), total=attempt.run.tool_calls)
         max_calls = attempt.context.limits.max_calls_per_turn
         if len(calls) == 1:
@@ -65,7 +65,7 @@ class ToolCallRunner:
 
         On success `entries_on_success` are written together with the result.
         """
-        self._loop_detector.on_tool_calls()
+        self._loop_detector.on_tool_calls([tool_call])
         self._attempt.emit_event("run.state", phase="tool", calls=1, total=self._attempt.run.tool_calls)
         result = await self._run_call(
             tool_call, conversation, plan, context=context, entries_on_success=entries_on_success
@@ -113,6 +113,7 @@ class ToolCallRunner:
                 1 if tool_result.ok else await side_effects.count_effective_results([tool_result], context)
             )
             attempt.run = replace(attempt.run, effective_calls=attempt.run.effective_calls + effective)
+        self._loop_detector.record_result(tool_call, tool_result)
         if not tool_result.ok and not _is_runnable(tool_call, context):
             self._loop_detector.on_invalid_call()
         await attempt.append_entries(
