@@ -231,7 +231,10 @@ class Transaction(Protocol):
     """A transaction of the ledger, isolated in a savepoint."""
 
     def get_run(self, run_id: str, *, with_children: bool = False) -> Run | None:
-        """Return the run, or None; `with_children` also reads the ids of its children."""
+        """Return the run, or None; `with_children` also reads the ids of its children.
+
+        Of a pruned run, only the tombstone is left: see `Run.is_pruned`.
+        """
         ...
 
     def get_run_by_key(self, request_key: str) -> Run | None: ...
@@ -258,6 +261,10 @@ class Transaction(Protocol):
         ...
 
     def find_owner_ids(self, status: Sequence[Status]) -> set[str]: ...
+    def find_pruned_run_ids(self) -> set[str]:
+        """Return the ids of all runs of which only a tombstone is left."""
+        ...
+
     def count_runs(
         self, status: Status | None = None, *, root: str | None = None, requester: str | None = None
     ) -> int: ...
@@ -310,6 +317,10 @@ class Transaction(Protocol):
     def find_events(
         self, *, after: int = 0, session: str | None = None, limit: int = 1000
     ) -> list[Event]: ...
+    def events_pruned_through(self) -> int:
+        """Return the number up to which old events may be missing, 0 if none were pruned."""
+        ...
+
     def last_seq(self) -> int:
         """Return the number of the newest event, 0 if there is none."""
         ...

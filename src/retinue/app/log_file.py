@@ -3,7 +3,8 @@
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,13 @@ LOG_NAME = "retinue.jsonl"
 ROTATED_LOG_NAME = "retinue.1.jsonl"
 MAX_LOG_BYTES = 4_000_000
 """Size at which the log is rotated; only one rotated log is kept."""
+CRASH_DETAILS_PREFIX = "internal-error-"
+"""Start of the names of files with the details of internal errors."""
+PURGED_LINE = b'{"event":"purged"}'
+"""What a log line about a purged session becomes, followed by spaces."""
+_ID_PATTERN = re.compile(
+    rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9A-HJKMNP-TV-Z]{26}"
+)
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -83,6 +91,41 @@ def save_details(home: Path, name: str, details: str) -> Path:
     finally:
         os.close(fd)
     return home / "logs" / name
+
+
+def scrub_logs(home: Path, ids: Collection[str], names: Sequence[str]) -> None:
+    """Overwrite the lines that mention one of these ids or names, and remove the details of internal errors.
+
+    Lines are overwritten in place, because other processes append to the same file meanwhile. Details of internal
+    errors mention no session, so all of them go.
+    """
+    for path in sorted((home / "logs").glob("*")):
+        if path.name.startswith(CRASH_DETAILS_PREFIX):
+            path.unlink(missing_ok=True)
+        elif path.is_file() and not path.is_symlink():
+            _scrub_lines(path, ids, [each.encode() for each in names])
+
+
+def _scrub_lines(path: Path, ids: Collection[str], names: Sequence[bytes]) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        with os.fdopen(os.dup(fd), "rb") as file:
+            offset = 0
+            for line in file:
+                found = (each.decode() for each in _ID_PATTERN.findall(line))
+                if any(each in ids for each in found) or any(each in line for each in names):
+                    _overwrite_line(fd, line, offset)
+                offset += len(line)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _overwrite_line(fd: int, line: bytes, offset: int) -> None:
+    """Replace a line by one of the same length that says it was purged, if that fits."""
+    length = len(line.rstrip(b"\n"))
+    text = PURGED_LINE if length >= len(PURGED_LINE) else b""
+    os.pwrite(fd, text.ljust(length), offset)
 
 
 def _open_log_file(folder: Path, name: str) -> int:

@@ -202,8 +202,11 @@ class MessageService:
         return None
 
     def _check_same_message(self, run: Run, text: str, session: Session, request: MessageRequest) -> Run:
-        """Return the run if the key was used for the same message; otherwise raise Conflict."""
-        if run.session_id == session.id and text == self._context.redact(request.content):
+        """Return the run if the key was used for the same message; otherwise raise Conflict.
+
+        The text of a pruned run is gone, so any message with its key counts as the same.
+        """
+        if run.session_id == session.id and (run.is_pruned or text == self._context.redact(request.content)):
             return run
         raise _key_conflict(request.idempotency_key, run)
 

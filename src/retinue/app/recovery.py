@@ -4,7 +4,16 @@ from retinue.app.composition import check_model
 from retinue.app.context import AppContext
 from retinue.app.run_options import COMMAND_TRIGGER
 from retinue.app.run_queries import orphaned_runs
-from retinue.domain.run import PARK_REASONS, SUCCESSOR_KEY, Reason, Run, RunRequest, Status, WaitReason
+from retinue.domain.run import (
+    CONTINUABLE_STATUSES,
+    PARK_REASONS,
+    SUCCESSOR_KEY,
+    Reason,
+    Run,
+    RunRequest,
+    Status,
+    WaitReason,
+)
 from retinue.errors import Conflict
 from retinue.interfaces import Transaction
 from retinue.runtime import recovery, run_control
@@ -14,7 +23,6 @@ from retinue.runtime.run_end import delete_temporary_sessions
 from retinue.runtime.run_plan import load_definition
 from retinue.runtime.watchers import send_missed_updates
 
-CONTINUABLE_STATUSES = (Status.FAILED, Status.LOST, Status.TIMED_OUT)
 CONTINUE_PROMPT = (
     "The run above ended before its task was done, and a person wants it continued. Continue from where the "
     "conversation stopped. The task was:\n\n{task}"
@@ -47,6 +55,10 @@ async def resume_for_person(run: Run, context: AppContext, model: str | None) ->
         Conflict: Another process is working on the run, or it is done or cancelled.
         NotFound: The run's session is gone.
     """
+    if run.is_pruned:
+        raise Conflict(
+            f"Run {run.id} cannot be continued: its task was removed from the ledger. Send its session a new message instead."
+        )
     if model is not None:
         definition = await load_definition(await context.store.find(run.session_id), context.runtime)
         check_model(context.runtime.select_model(definition, model), context.config)

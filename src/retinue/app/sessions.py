@@ -47,14 +47,10 @@ class SessionService(StoredSessions):
         )
         return await emit_session_changed(session, "created", context.ledger, context.clock)
 
-    async def delete(self, ref: str) -> Session:
-        """Move a session to the trash and remove its clean worktrees and those of its children.
-
-        Returns:
-            The session with its path in the trash.
-        """
+    async def _move_to_trash(self, ref: str) -> Session:
+        """Move a session to the trash and remove its clean worktrees and those of its children."""
         before = await self.list()
-        session = await super().delete(ref)
+        session = await super()._move_to_trash(ref)
         live_runs, after = await self._runs.list(live=True), await self.list()
         await remove_worktrees_of_deleted_sessions(
             self._context.worktrees, before=before, after=after, live=live_runs

@@ -1,8 +1,9 @@
 """List, read and change sessions; needs no model."""
 
+import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from retinue.app.announcement_views import announcement_rows
 from retinue.app.home_access import HomeAccess
+from retinue.app.purge import purge_home
 from retinue.app.references import deleted_session_ref, find_session
 from retinue.app.run_queries import open_questions
 from retinue.app.session_events import emit_session_changed
@@ -19,11 +21,12 @@ from retinue.config.load import load_config
 from retinue.domain.agent import PathPatterns
 from retinue.domain.approval import Approval, ApprovalState, approval_as_json
 from retinue.domain.delivery import Delivery, DeliveryState
+from retinue.domain.purge import PurgeTarget
 from retinue.domain.redaction import Redactor, StreamRedactor
 from retinue.domain.run import LIVE_STATUSES, Run
 from retinue.domain.session import RESERVED_ATTRIBUTES, Session, matches_search, pinned_first, session_as_json
 from retinue.domain.transcript import Entry, ToolCall
-from retinue.errors import Conflict, NotFound, Refused, RetinueError, UsageError
+from retinue.errors import Conflict, Failed, NotFound, Refused, RetinueError, UsageError
 from retinue.interfaces import SessionChanges, Transaction
 from retinue.ledger.ledger import SqliteLedger
 from retinue.sessions.lookup import LIST_MAX_AGE_S, top_folder
@@ -247,32 +250,88 @@ class StoredSessions:
                 raise Conflict(f"{session.slug} has an active run. A draft can be saved when it has ended.")
             await self.home.store.save_draft(session, self.home.redact(text))
 
-    async def clear(self, ref: str) -> Session:
+    async def clear(self, ref: str, *, purge: bool = False) -> Session:
         """Clear a session's transcript.
 
+        Args:
+            ref: The session.
+            purge: Keep no copy of the messages anywhere, and delete the session's children for good.
+
         Raises:
-            Conflict: A run of the session has not ended.
+            Conflict: A run of the session has not ended; or with `purge`, one below it, or a result is undelivered.
         """
         session = await self.find(ref)
         async with self.home.session_locks.hold(session.id):
             await self._check_no_live_run(session)
-            return await self.emit_change(await self.home.store.clear(session), "cleared")
+            if not purge:
+                return await self.emit_change(await self.home.store.clear(session), "cleared")
+            await self._check_nothing_pending_below(session)
+            await asyncio.to_thread(self._purge_history, session)
+            return await self.emit_change(await self.home.store.find(session.id), "cleared")
 
-    async def delete(self, ref: str) -> Session:
-        """Move a session to the trash.
+    def _purge_history(self, session: Session) -> None:
+        store = self.home.store
+        target = store.purge_target(session, session.path, keeps_session=True)
+        self._purge(target, lambda: store.remove_history(session, target))
+
+    def _purge(self, target: PurgeTarget, remove_files: Callable[[], None]) -> None:
+        remaining = purge_home(
+            self.home.store.root.parent, target, now=self.home.clock.now(), remove_files=remove_files
+        )
+        if remaining:
+            raise Failed(
+                f"The session was purged, but copies of a damaged ledger still mention it. Remove them: {', '.join(remaining)}"
+            )
+
+    async def delete(self, ref: str, *, purge: bool = False) -> Session:
+        """Move a session to the trash, with its clean worktrees and those of its children.
+
+        Args:
+            ref: The session; with `purge` also one that is in the trash already.
+            purge: Remove it for good at once, with all that any file of the home says of it.
 
         Returns:
-            The session with its path in the trash.
+            The session with its path in the trash; after a purge, the path is empty.
 
         Raises:
             Conflict: A run of it or below it has not ended, or results were not delivered.
         """
+        if not purge:
+            return await self._move_to_trash(ref)
+        try:
+            session = await self._move_to_trash(ref)
+        except NotFound:
+            return await self.purge_deleted(await self.deleted_ref(ref))
+        return await self.purge_deleted(os.path.basename(session.path))  # noqa: PTH119  (a name, not a file)
+
+    async def _move_to_trash(self, ref: str) -> Session:
         session = await self.find(ref)
         async with self.home.session_locks.hold(session.id):
             await self._check_no_live_run(session)
             await self._check_nothing_pending_below(session)
             deleted = replace(session, path=await self.home.store.delete(session), is_deleted=True)
             return await self.emit_change(deleted, "deleted")
+
+    async def purge_deleted(self, ref: str) -> Session:
+        """Remove a deleted session and its children for good, with all that any file of the home says of them.
+
+        Args:
+            ref: Its id, its slug, or the folder's name after the deletion.
+
+        Raises:
+            NotFound: There is no such deleted session.
+            Conflict: A run of it or below it has not ended.
+        """
+        store = self.home.store
+        session, folder = await store.find_deleted(ref)
+
+        def purge() -> None:
+            target = store.purge_target(session, folder)
+            self._purge(target, lambda: store.remove_deleted_folder(folder, target))
+
+        async with self.home.session_locks.hold(session.id):
+            await asyncio.to_thread(purge)
+        return replace(session, path="", is_deleted=True)
 
     async def restore(self, ref: str) -> Session:
         """Restore a deleted session that is still in the trash."""

@@ -150,9 +150,9 @@ def _save_crash_details(details: str, home: str | None) -> str:
     debug_hint = "set RETINUE_DEBUG=1 to see the details"
     if home is None:
         return debug_hint
-    from retinue.app.log_file import save_details  # noqa: PLC0415  (fast start-up)
+    from retinue.app.log_file import CRASH_DETAILS_PREFIX, save_details  # noqa: PLC0415  (fast start-up)
 
-    name = f"internal-error-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+    name = f"{CRASH_DETAILS_PREFIX}{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{os.getpid()}.txt"
     try:
         path = save_details(Path(home), name, details)
     except OSError:

@@ -86,40 +86,45 @@ async def branch_session(
 
 @sessions.command("clear")
 @click.argument("session")
+@click.option("--purge", is_flag=True, help="Keep no copy, and delete its sub-agents for good.")
 @with_sessions()
-async def clear_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
+async def clear_session(stored: StoredSessions, terminal: Terminal, session: str, purge: bool) -> None:
     """Remove all messages of a session. Its id, name and folder are kept.
 
-    A copy of the messages is kept in its folder, as session.md.cleared-TIME.
+    A copy of the messages is kept in its folder, as session.md.cleared-TIME, unless you give --purge.
     """
-    cleared = await stored.clear(session)
+    cleared = await stored.clear(session, purge=purge)
     await _print_session(stored, terminal, cleared.id)
 
 
 @sessions.command("delete")
 @click.argument("session")
+@click.option("--purge", is_flag=True, help="Delete it for good at once; also a session deleted before.")
 @with_sessions(full_app=True)
-async def delete_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
-    """Delete a session. It can be restored for 30 days.
+async def delete_session(stored: StoredSessions, terminal: Terminal, session: str, purge: bool) -> None:
+    """Delete a session. It can be restored for 30 days, unless you give --purge.
 
     Its folder is renamed to *.deleted.<time>, and commands no longer find it. `restore_command` is the command
     that restores it.
 
+    With --purge, the session and its sub-agents are removed for good, with all that any file of the home says of
+    them. Only ids, status, times, hashes and daily sums remain.
+
     A worktree created for the session is removed if it is clean and no other session uses it.
     """
-    deleted = await stored.delete(session)
+    deleted = await stored.delete(session, purge=purge)
     workspace = deleted.workspace
     if workspace.source_repository and Path(workspace.root).exists():
         terminal.print_note(
             f"Its worktree contains changes and was kept: {workspace.root} (of {workspace.source_repository})"
         )
-    restore_command = f"retinue sessions restore {deleted.id}"
     facts = {
         "session_id": deleted.id,
         "slug": deleted.slug,
         "deleted": True,
-        "path": deleted.path,
-        "restore_command": restore_command,
+        "purged": purge,
+        "path": deleted.path or None,
+        "restore_command": None if purge else f"retinue sessions restore {deleted.id}",
     }
     terminal.print_facts(facts)
 

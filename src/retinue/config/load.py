@@ -12,7 +12,7 @@ from retinue.agents import validators
 from retinue.agents.registry import FileAgentRegistry, InlineDefinition
 from retinue.agents.validators import InvalidValue
 from retinue.config.schema import URL_PREFIX, parse_settings
-from retinue.domain.limits import Limits, SubagentSettings
+from retinue.domain.limits import Limits, RetentionSettings, SubagentSettings
 from retinue.domain.mcp import McpServerConfig
 from retinue.domain.pricing import Price, Prices
 from retinue.domain.providers import MODEL_APIS, PROVIDERS, ModelApi
@@ -22,7 +22,7 @@ from retinue.storage import strict_json
 from retinue.storage.strict_yaml import MAX_DEPTH, ParseError
 from retinue.storage.text_file import lstat_stamp, read_text_file
 
-_NOT_IN_FINGERPRINT = frozenset({"env", "is_persistent", "prices"})
+_NOT_IN_FINGERPRINT = frozenset({"env", "is_persistent", "prices", "retention"})
 SECRET_NAME_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 """Suffixes of environment variables that hold secrets."""
 MIN_SECRET_CHARS = 16
@@ -73,6 +73,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
     """Set by RETINUE_MODEL or the file; `default_model()` decides."""
     agents: tuple[InlineDefinition, ...] = ()
     limits: Limits = Limits()
+    retention: RetentionSettings = RetentionSettings()
     approvals: str = "ask"
     ceiling: Mapping[str, Any] | None = None
     tools: tuple[str, ...] = ()

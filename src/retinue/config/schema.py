@@ -11,7 +11,7 @@ from retinue.agents import validators
 from retinue.agents.dialects import key_translators
 from retinue.agents.registry import InlineDefinition
 from retinue.agents.validators import InvalidValue, KeyPath
-from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH, Limits, SubagentSettings
+from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH, Limits, RetentionSettings, SubagentSettings
 from retinue.domain.mcp import McpServerConfig, server_name_problem
 from retinue.domain.permissions.urls import InvalidUrl, parse_site
 from retinue.domain.pricing import Price
@@ -54,6 +54,11 @@ def parse_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _parse_limits(value: Any, path: KeyPath) -> Limits:
     limits = _LIMITS(value, path)
     return Limits(**{key: each for key, each in limits.items() if each is not None})
+
+
+def _parse_retention(value: Any, path: KeyPath) -> RetentionSettings:
+    settings = _RETENTION(value, path)
+    return RetentionSettings(**{key: each for key, each in settings.items() if each is not None})
 
 
 def _limit_reader(name: str) -> validators.Validator:
@@ -105,6 +110,13 @@ _PROVIDER = validators.map_with_keys(
     }
 )
 _PROVIDERS = validators.map_with_keys(dict.fromkeys(MODEL_APIS, _PROVIDER))
+_RETENTION = validators.map_with_keys(
+    {
+        "runs_days": validators.number_between(0, 100_000),
+        "events_days": validators.number_between(0, 100_000),
+        "ledger_mb": validators.number_between(1, 1e9),
+    }
+)
 _SUBAGENTS = validators.map_with_keys(
     {
         "allow_agents": validators.name_list,
@@ -332,6 +344,7 @@ SETTING_READERS: dict[str, validators.Validator] = {
     "model": _as_field("model", _parse_model),
     "agents": _parse_agents,
     "limits": _as_field("limits", _parse_limits),
+    "retention": _as_field("retention", _parse_retention),
     "approvals": _as_field("approvals", validators.one_of(APPROVAL_POLICIES)),
     "ceiling": _as_field("ceiling", definition.ceiling_value),
     "tools": _as_field("tools", validators.list_of(validators.line_value)),

@@ -45,6 +45,26 @@ class SubagentSettings(Struct, frozen=True, kw_only=True):
     """Whether agents that finished a task can be asked more afterwards."""
 
 
+class RetentionSettings(Struct, frozen=True, kw_only=True):
+    """How long the ledger keeps ended runs and their events; 0 days keeps them until the size is reached."""
+
+    runs_days: float = 90
+    """A quarter: long enough to look back, and about 200 MB at a thousand runs a day."""
+    events_days: float = 14
+    """Events only let a client catch up after a pause; the transcripts hold what was said."""
+    ledger_mb: float = 512
+    """Above this size, the oldest ended runs and events are pruned whatever their age."""
+
+    @property
+    def days(self) -> tuple[float, float]:
+        """Return the ages for runs and for events."""
+        return self.runs_days, self.events_days
+
+    @property
+    def ledger_bytes(self) -> int:
+        return int(self.ledger_mb * 1_000_000)
+
+
 MAX_CONFIGURABLE_DEPTH = 5
 """No configuration can allow more."""
 

@@ -32,6 +32,8 @@ class Status(StrEnum):
 
 
 LIVE_STATUSES = (Status.QUEUED, Status.RUNNING, Status.WAITING)
+CONTINUABLE_STATUSES = (Status.FAILED, Status.LOST, Status.TIMED_OUT)
+"""Ends after which a person can have the task continued from the transcript."""
 FINAL_STATUSES = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST})
 
 ALLOWED_TRANSITIONS: Mapping[Status, frozenset[Status]] = {
@@ -316,6 +318,10 @@ class Run(Struct, frozen=True, kw_only=True):
     exit_tool: str = ""
     """The exit tool that ended the run, if the agent's definition requires one."""
     child_ids: tuple[str, ...] = ()
+    is_pruned: bool = False
+    """Only a tombstone is left: the task, the texts and the counts were removed from the ledger."""
+    result_hash: str = ""
+    """SHA-256 of the final message of a pruned run."""
 
     def start(self, *, owner_id: str, at: datetime, timeout: timedelta) -> Self:
         """Return the run in state running. The whole timeout counts from the first start."""
@@ -474,6 +480,8 @@ def run_details_as_json(
         "exit": run.exit_tool or None,
         "evidence": {"tool_calls": run.tool_calls, "no_work": run.did_no_work},
         "effects": list(effects),
+        "pruned": run.is_pruned,
+        "result_hash": run.result_hash or None,
     }
 
 

@@ -15,7 +15,16 @@ from retinue.domain.run import Run, Status
 from retinue.domain.side_effect import SideEffect
 from retinue.domain.watch import Interjection, Watch
 from retinue.interfaces import DeliveryFilters, InterjectionFilters, RunFilters, WatchFilters
-from retinue.ledger import approvals, deliveries, run_queries, run_rows, side_effects, watches
+from retinue.ledger import (
+    approvals,
+    deliveries,
+    retention,
+    run_queries,
+    run_rows,
+    side_effects,
+    tombstones,
+    watches,
+)
 from retinue.ledger.database import damaged_file_error
 
 T = TypeVar("T")
@@ -76,7 +85,7 @@ class SqliteTransaction:
             return cached
         row = run_queries.select_run(self._connection, run_id)
         if row is None:
-            return None
+            return tombstones.select_tombstone(self._connection, run_id)
         if with_children:
             return self._decode_run(row, run_queries.select_child_ids(self._connection, row.id))
         run = self._cache.runs[run_id] = self._decode_run(row, ())
@@ -84,7 +93,9 @@ class SqliteTransaction:
 
     def get_run_by_key(self, request_key: str) -> Run | None:
         row = run_queries.select_run_by_key(self._connection, request_key)
-        return None if row is None else self._decode_run(row, ())
+        if row is None:
+            return tombstones.select_tombstone_by_key(self._connection, request_key)
+        return self._decode_run(row, ())
 
     def add_run(self, run: Run) -> None:
         """Insert a run; the request key and the run id must be unique.
@@ -119,6 +130,9 @@ class SqliteTransaction:
 
     def find_owner_ids(self, status: Sequence[Status]) -> set[str]:
         return run_queries.select_owners(self._connection, status)
+
+    def find_pruned_run_ids(self) -> set[str]:
+        return tombstones.select_tombstone_ids(self._connection)
 
     def count_runs(
         self, status: Status | None = None, *, root: str | None = None, requester: str | None = None
@@ -209,6 +223,9 @@ class SqliteTransaction:
             ]
         except run_rows.ROW_ERRORS as error:
             raise damaged_file_error(self._path, "an event", error) from error
+
+    def events_pruned_through(self) -> int:
+        return retention.select_pruned_through(self._connection)
 
     def last_seq(self) -> int:
         return self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]

@@ -19,11 +19,12 @@ from retinue.agents.pattern_grants import with_granted_pattern
 from retinue.domain.agent import Agent
 from retinue.domain.approval import ToolAccess
 from retinue.domain.clock import Clock
+from retinue.domain.purge import PurgeTarget
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry
 from retinue.errors import Conflict, UsageError
 from retinue.interfaces import SessionChanges
-from retinue.sessions import branches, draft, folder, preset_cache, restore, session_tree
+from retinue.sessions import branches, draft, folder, preset_cache, purge, restore, session_tree
 from retinue.sessions.batched_fsync import BatchedFsync
 from retinue.sessions.conversation import FileConversation
 from retinue.sessions.conversation_cache import ConversationCache
@@ -234,6 +235,36 @@ class FileStore:
         """Rename the folder to a deleted name, which no list or lookup finds; `sweep` removes it later."""
         return await self._threads.submit(lambda: self._delete_folder(session))
 
+    async def find_deleted(self, ref: str) -> tuple[Session, str]:
+        """Find a deleted session by its id, slug or the folder's name; return it and its folder in the trash."""
+        return await self._threads.submit(lambda: self._find_deleted(ref))
+
+    def purge_target(self, session: Session, folder: str, *, keeps_session: bool = False) -> PurgeTarget:
+        """Return what to purge with a session: everything in the folder.
+
+        Reads the whole folder: call it in a thread.
+        """
+        ids = purge.session_ids_below(folder) | {session.id}
+        return PurgeTarget(
+            session=session.id,
+            session_ids=ids,
+            removed_ids=ids - {session.id} if keeps_session else ids,
+            folders=(purge.original_folder(self._lookup.root, folder),),
+        )
+
+    def remove_deleted_folder(self, folder: str, target: PurgeTarget) -> None:
+        """Remove a deleted session's folder for good. Call it in a thread."""
+        purge.remove_folder(self._lookup.root, folder, target.session_ids)
+        self._lookup.mark_changed(file_names.name_before_deletion(folder))
+
+    def remove_history(self, session: Session, target: PurgeTarget) -> None:
+        """Remove a session's messages, children and archived copies. Call it in a thread."""
+        with ExitStack() as stack:
+            for path in session_tree.walk_subtree(session.path):
+                stack.enter_context(session_lock(path))
+            purge.remove_history(self._lookup.root, session.path, target.removed_ids, self._clock.new_uuid())
+        self._lookup.mark_changed(session.path)
+
     async def restore(self, ref: str) -> Session:
         """Restore a deleted session to its place.
 
@@ -391,6 +422,12 @@ class FileStore:
         path = branches.create_branch(session, self._clock, prompt_id=prompt_id, include=include, name=name)
         self._lookup.mark_changed(path)
         return self._lookup.load(path).session
+
+    def _find_deleted(self, ref: str) -> tuple[Session, str]:
+        path = restore.find_deleted_session(self._lookup.root, ref)
+        found = restore.sessions_in_folder(path)
+        named = (each for each in found if ref in (each.id, each.slug, *each.aliases))
+        return next(named, None) or self._lookup.load(session_tree.current_branch(path) or path).session, path
 
     def _restore_folder(self, ref: str) -> Session:
         deleted_folder = restore.find_deleted_session(self._lookup.root, ref)

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.session import DELETED_SESSION_RETENTION_DAYS
+from retinue.errors import NotFound
 from retinue.server.context import ServerContext
 from retinue.server.example_values import RUN_ID, SESSION_ID, SLUG, TIMESTAMP, TRANSCRIPT_PATH, WORKSPACE_PATH
 from retinue.server.routes.approvals import ApprovalRow
@@ -63,6 +64,23 @@ class DraftBody(RequestModel):
     content: Annotated[
         str, Meta(max_length=1_000_000, description="The whole draft; an empty text clears it.")
     ]
+
+
+class DeleteQuery(RequestModel):
+    purge: Annotated[
+        bool,
+        Meta(
+            description="Remove the session for good at once, with all that any file of the home says of it; also "
+            "a session that was deleted before."
+        ),
+    ] = False
+
+
+class ClearQuery(RequestModel):
+    purge: Annotated[
+        bool,
+        Meta(description="Keep no copy of the messages, and delete the session's children for good."),
+    ] = False
 
 
 class WorkspaceInfo(ResponseModel):
@@ -128,8 +146,12 @@ class DeletedSession(ResponseModel):
     session_id: str
     slug: str
     deleted: bool
-    path: Annotated[str, Meta(description="Current path of the session's folder.")]
-    restore_id: Annotated[str, Meta(description="The id for POST /api/sessions/{id}/restore.")]
+    purged: bool
+    path: Annotated[str | None, Meta(description="Current path of the session's folder; null after a purge.")]
+    restore_id: Annotated[
+        str | None,
+        Meta(description="The id for POST /api/sessions/{id}/restore; null after a purge."),
+    ]
 
 
 class SavedDraft(ResponseModel):
@@ -261,12 +283,14 @@ async def update_session(
     "/api/sessions/{ref}",
     right=ApiPermission.RUN,
     summary="Delete a session with all its branches and children. "
-    f"It can be restored for {DELETED_SESSION_RETENTION_DAYS} days.",
+    f"It can be restored for {DELETED_SESSION_RETENTION_DAYS} days, unless it is purged.",
+    query=DeleteQuery,
     response=DeletedSession,
     response_example={
         "session_id": SESSION_ID,
         "slug": SLUG,
         "deleted": True,
+        "purged": False,
         "path": f"/home/ada/.local/share/retinue/sessions/{SLUG}.deleted.20261116094500",
         "restore_id": SESSION_ID,
     },
@@ -275,15 +299,23 @@ async def update_session(
     },
 )
 async def delete_session(
-    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
+    context: ServerContext, request: ApiRequest[DeleteQuery, EmptyFields]
 ) -> dict[str, Any]:
-    session = await context.app.sessions.delete((await context.app.sessions.find_for_api(request.ref)).id)
+    sessions, purge = context.app.sessions, request.query.purge
+    try:
+        ref = (await sessions.find_for_api(request.ref)).id
+    except NotFound:
+        if not purge:
+            raise
+        ref = request.ref  # it may be in the trash
+    session = await sessions.delete(ref, purge=purge)
     return {
         "session_id": session.id,
         "slug": session.slug,
         "deleted": True,
-        "path": session.path,
-        "restore_id": session.id,
+        "purged": purge,
+        "path": session.path or None,
+        "restore_id": None if purge else session.id,
     }
 
 
@@ -307,14 +339,16 @@ async def restore_session(
     "/api/sessions/{ref}/clear",
     right=ApiPermission.RUN,
     summary="Remove all messages of a session. Its id, name and folder are kept.",
+    query=ClearQuery,
     response=SessionDetails,
     response_example=SESSION_DETAILS_EXAMPLE | {"entries": 0, "last_snippet": ""},
     extra_errors={409: BUSY_ERROR},
 )
 async def clear_session(
-    context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
+    context: ServerContext, request: ApiRequest[ClearQuery, EmptyFields]
 ) -> dict[str, Any]:
-    session = await context.app.sessions.clear((await context.app.sessions.find_for_api(request.ref)).id)
+    session_id = (await context.app.sessions.find_for_api(request.ref)).id
+    session = await context.app.sessions.clear(session_id, purge=request.query.purge)
     return await context.app.sessions.to_json(session.id)
 
 

@@ -1,0 +1,74 @@
+"""Remove the files of purged sessions."""
+
+# Paths are joined and listed by the thousand here, so plain strings are used instead of pathlib.
+# ruff: noqa: PTH105, PTH108, PTH112, PTH114, PTH118, PTH120, PTH208
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from retinue.sessions import folder
+from retinue.storage import file_names
+from retinue.storage.file_io import create_file, fsync_path, write_error
+
+_IDENTITY_FILES = frozenset(
+    {file_names.PRESET, file_names.PLAN, file_names.METADATA, file_names.BRANCH_METADATA, file_names.SESSION}
+)
+"""What a cleared session keeps; its session.md is replaced by an empty file."""
+
+
+def session_ids_below(path: str) -> frozenset[str]:
+    """Return the ids of all sessions in a folder, including deleted ones."""
+    return frozenset(folder.load_session(each).session.id for each in _session_folders(path))
+
+
+def original_folder(root: str, path: str) -> str:
+    """Return the path below the root that a folder had before it or a parent was deleted."""
+    return "/".join(file_names.name_before_deletion(each) for each in os.path.relpath(path, root).split("/"))
+
+
+def remove_folder(root: str, path: str, session_ids: Iterable[str]) -> None:
+    """Remove a deleted session's folder; it goes last, so that a purge that a crash cut short can be repeated."""
+    _remove_derived_files(root, session_ids)
+    try:
+        shutil.rmtree(path)
+        fsync_path(os.path.dirname(path))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def remove_history(root: str, path: str, session_ids: Iterable[str], token: str) -> None:
+    """Remove everything in a session's folder but what identifies it. The caller holds the session's lock."""
+    _remove_derived_files(root, session_ids)
+    try:
+        temporary = os.path.join(path, f".{file_names.SESSION}.{token}")
+        create_file(temporary, b"")
+        os.replace(temporary, os.path.join(path, file_names.SESSION))
+        for name in os.listdir(path):
+            each = os.path.join(path, name)
+            if os.path.isdir(each) and not os.path.islink(each):
+                shutil.rmtree(each)
+            elif name not in _IDENTITY_FILES:
+                os.unlink(each)
+        fsync_path(path)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def _remove_derived_files(root: str, session_ids: Iterable[str]) -> None:
+    """Remove the list cache, which is rebuilt, and half-built folders of the sessions."""
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(root, file_names.LIST_CACHE))
+    for session_id in session_ids:
+        shutil.rmtree(
+            os.path.join(root, file_names.STAGING, f"{file_names.NEW_PREFIX}{session_id}"), ignore_errors=True
+        )
+
+
+def _session_folders(path: str) -> Iterator[str]:
+    for parent, _, names in os.walk(path):
+        if file_names.METADATA in names or file_names.SESSION in names:
+            yield parent
