@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -40,10 +41,9 @@ def test_every_place_of_a_home_is_purged_or_kept_for_a_reason():
     assert not PURGE_FUNCTIONS.keys() & KEPT_PLACES.keys()
 
 
-def _free_texts(ledger: sqlite3.Connection, tables: object) -> set[tuple[str, str]]:
-    assert isinstance(tables, dict)
+def _free_texts(ledger: sqlite3.Connection, tables: Iterable[str]) -> set[tuple[str, str]]:
     return {
-        (str(table), column)
+        (table, column)
         for table in tables
         for _, column, kind, *_ in ledger.execute(f"PRAGMA table_info({table})")
         if kind == "TEXT"

@@ -215,7 +215,7 @@ export const EVENT_KINDS = [
   "tool.started", "tool.ended", "entry.saved",
   "announcement.posted", "announcement.delivered",
   "approval.asked", "approval.answered", "session.changed",
-  "watch.started", "watch.ended", "interjection.posted", "interjection.dismissed",
+  "watch.started", "watch.ended", "interjection.posted", "interjection.dismissed", "events.reset",
 ] as const;
 
 export type EventKind = (typeof EVENT_KINDS)[number];

@@ -103,6 +103,10 @@ function queueEvent(event: ServerEvent): void {
 }
 
 function applyEvent(event: ServerEvent): void {
+  if (event.kind === "events.reset") {
+    resetStream(event.seq);
+    return;
+  }
   if (event.seq > lastSeq) lastSeq = event.seq;
   runs.applyEvent(event);
   conversation.applyEvent(event);
@@ -115,6 +119,14 @@ function applyEvent(event: ServerEvent): void {
   }
   if (event.kind.startsWith("run.") || event.kind === "session.changed") updateSessionStatus(event);
   if (event.kind === "run.queued" || event.kind === "run.ended" || event.kind === "session.changed") void refreshSessions();
+}
+
+/** Reload everything: events that this page has missed are gone. */
+function resetStream(seq: number): void {
+  lastSeq = seq;
+  discardIncomplete();
+  void refreshAll();
+  void conversation.reloadConversation();
 }
 
 /** Update the session's row from the event, before the session list is reloaded. */

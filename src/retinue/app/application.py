@@ -12,6 +12,7 @@ from retinue.app.inbox import InboxService
 from retinue.app.messages import MessageService
 from retinue.app.permissions import PermissionService
 from retinue.app.repair import RepairService
+from retinue.app.retention import RetentionService
 from retinue.app.run_options import RunOptions
 from retinue.app.runs import RunService
 from retinue.app.sessions import SessionService
@@ -37,6 +38,7 @@ class App:
         watchers: Agents that watch sessions.
         events: Durable events of all processes.
         repair: Diagnosis and repair of the home.
+        retention: Pruning of old runs and events.
         mcp: MCP servers, and which of their tools are trusted.
         skills: Skills in the home and in projects.
         trust: Projects whose files a person trusts.
@@ -60,7 +62,8 @@ class App:
         self.agents = AgentService(context.agents, self.permissions)
         self.inbox = InboxService(context)
         self.messages = MessageService(context, self.runs, self.approvals)
-        self.repair = RepairService(context, self.runs)
+        self.retention = RetentionService(context)
+        self.repair = RepairService(context, self.runs, self.retention)
 
     @property
     def owner_id(self) -> str:

@@ -98,6 +98,11 @@ class DaemonLink:
         self._received.set()
 
     async def _receive(self, event: Event) -> None:
+        if event.kind == "events.reset":
+            self._last_seq = event.seq
+            await self.replay.on_disconnect()
+            self._received.set()
+            return
         if event.live_seq or event.seq not in self._own_seqs:
             await self.replay.receive(event)
         if not event.live_seq:

@@ -4,14 +4,17 @@ import os
 import platform
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from retinue.app.composition import check_model
+from retinue.app.home_sizes import HomeSizes, format_bytes
 from retinue.config.load import Config
 from retinue.domain.agent import Agent
+from retinue.domain.limits import RetentionSettings
 from retinue.domain.model_selection import NO_MODEL_MESSAGE, model_label, select_model
 from retinue.domain.run import Run, Status
 from retinue.domain.sandbox_level import MissingLevel, SandboxLevel
@@ -181,14 +184,14 @@ def ledger_findings(path: Path) -> list[Finding]:
 
 
 async def session_findings(
-    store: FileStore, sessions: Sequence[Session], runs: Sequence[Run]
+    store: FileStore, sessions: Sequence[Session], runs: Sequence[Run], pruned_ids: AbstractSet[str]
 ) -> list[Finding]:
     """Compare session files with the ledger and report every disagreement.
 
     Files are authoritative for messages, the ledger for runs.
     """
     findings = [Finding(status="ok", message=f"{len(sessions)} sessions, {len(runs)} runs")]
-    known_run_ids = {run.id for run in runs}
+    known_run_ids = pruned_ids | {run.id for run in runs}
     scans: dict[str, SessionScan] = {}
     for session in sessions:
         path = f"{session.path}/session.md"
@@ -232,6 +235,16 @@ def _missing_reply_findings(scans: Mapping[str, SessionScan], runs: Sequence[Run
         elif (saved_replies := scan.replies.get(run.id, 0)) < run.turns:
             message = f"run {run.id} is done, but {run.transcript_path} has only {saved_replies} of its {run.turns} replies"
             findings.append(Finding(status="warn", message=message, advice=advice))
+    return findings
+
+
+def size_findings(sizes: HomeSizes, retention: RetentionSettings) -> list[Finding]:
+    """Report the sizes of the home's parts, and a ledger that is larger than it should be."""
+    findings = [Finding(status="ok", message=f"sizes: {sizes.describe()}")]
+    if sizes.ledger > 1.5 * retention.ledger_bytes:
+        message = f"the ledger has {format_bytes(sizes.ledger)}, more than retention.ledger_mb = {retention.ledger_mb:g}"
+        advice = "`retinue doctor --repair` prunes ended runs; if it stays so large, raise the limit"
+        findings.append(Finding(status="warn", message=message, advice=advice))
     return findings
 
 

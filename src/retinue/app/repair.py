@@ -19,9 +19,12 @@ from retinue.app.doctor import (
     mcp_server_findings,
     sandbox_findings,
     session_findings,
+    size_findings,
     skill_findings,
 )
+from retinue.app.home_sizes import measure_home
 from retinue.app.log_file import append_log_line
+from retinue.app.retention import RetentionService
 from retinue.app.run_queries import orphaned_runs
 from retinue.app.runs import RunService
 from retinue.app.worktree_cleanup import occupied_folders
@@ -31,6 +34,7 @@ from retinue.domain.session import CreatedRun, Session
 from retinue.errors import NotFound, RetinueError, SessionLocked, Unreadable
 from retinue.interfaces import Transaction, Worker
 from retinue.ledger.repair import damaged_copies, find_page_damage, rename_damaged_ledger
+from retinue.ledger.retention import PruneResult
 from retinue.runtime.run_end import delete_temporary_sessions, finish_run
 from retinue.sessions.trash import find_leftovers, remove_path
 from retinue.worker.process_lock import ProcessLock
@@ -82,9 +86,10 @@ _IDLE_WORKER: Worker = IdleWorker()
 class RepairService:
     """Diagnosis and repair of a home."""
 
-    def __init__(self, context: AppContext, runs: RunService) -> None:
+    def __init__(self, context: AppContext, runs: RunService, retention: RetentionService) -> None:
         self._context = context
         self._runs = runs
+        self._retention = retention
 
     async def diagnose(self, *, repair: bool = False) -> list[Finding]:
         """Return findings about this machine, the configuration and the data.
@@ -110,7 +115,9 @@ class RepairService:
         findings += ledger_report
         if all(finding.status != "bad" for finding in ledger_report):
             findings += await self._check_consistency(repair=repair)
-        return findings
+            findings += await self._prune() if repair else []
+        sizes = await asyncio.to_thread(measure_home, self._context.config.home)
+        return findings + size_findings(sizes, self._context.config.retention)
 
     async def replace_damaged_ledger(self) -> str | None:
         """Replace a damaged ledger at an unattended start, unless another process has it open.
@@ -149,6 +156,12 @@ class RepairService:
                     {"at": "start", "a worktree without a session was removed": worktree},
                 )
 
+    async def _prune(self) -> list[Finding]:
+        pruned = await self._retention.prune()
+        if pruned == PruneResult():
+            return []
+        return [Finding(status="repaired", message=pruned.describe())]
+
     async def _repair_ledger(self, ledger_report: list[Finding]) -> list[Finding]:
         try:
             backup_path = await self._back_up_damaged_ledger()
@@ -184,8 +197,10 @@ class RepairService:
 
     async def _check_consistency(self, *, repair: bool) -> list[Finding]:
         sessions = await self._context.store.sessions()
-        runs = await self._context.ledger.read(lambda tx: tx.find_runs())
-        findings = await session_findings(self._context.store, sessions, runs)
+        runs, pruned_ids = await self._context.ledger.read(
+            lambda tx: (tx.find_runs(), tx.find_pruned_run_ids())
+        )
+        findings = await session_findings(self._context.store, sessions, runs, pruned_ids)
         for problem in await self._find_problems(sessions, runs):
             if repair and problem.repair is not None:
                 findings.append(Finding(status="repaired", message=await problem.repair()))

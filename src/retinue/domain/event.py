@@ -27,6 +27,7 @@ EventKind = Literal[
     "watch.ended",
     "interjection.posted",
     "interjection.dismissed",
+    "events.reset",
 ]
 
 

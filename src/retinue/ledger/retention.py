@@ -58,6 +58,10 @@ class PruneResult(Struct, frozen=True, kw_only=True):
     events: int = 0
     freed_bytes: int = 0
 
+    def describe(self) -> str:
+        freed = f"; the ledger is {self.freed_bytes / 1e6:.1f} MB smaller" if self.freed_bytes else ""
+        return f"{self.runs} ended runs and {self.events} events were pruned{freed}"
+
 
 class LedgerPruner:
     """Prunes one ledger.
@@ -77,7 +81,7 @@ class LedgerPruner:
         self,
         now: datetime,
         *,
-        pause: Callable[[], None] = lambda: None,
+        pause: Callable[[], object] = lambda: None,
         is_cancelled: Callable[[], bool] = bool,
     ) -> PruneResult:
         """Prune everything that is due, and shrink the file if much of it is free.

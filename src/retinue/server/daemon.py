@@ -24,6 +24,7 @@ DRAIN_TIMEOUT_SECONDS = 10.0
 TAKEOVER_TIMEOUT_SECONDS = DRAIN_TIMEOUT_SECONDS + 2.0
 """Time that another daemon may take to shut down."""
 IDLE_EXIT_SECONDS = 10.0
+PRUNE_INTERVAL_SECONDS = 3600.0
 
 
 async def serve(
@@ -69,12 +70,14 @@ class Daemon:
                 group.create_task(context.broadcaster.run())
                 # Probing the sandbox takes a moment: do it before the first request needs it.
                 group.create_task(self._app.sandbox_level())
+                pruning = group.create_task(self._prune_regularly())
                 self._report(f"daemon started for {self._home} (process {os.getpid()})")
                 if link:
                     self._report(
                         f"open the page (one-time link): {context.page_url}/enter/{context.authenticator.create_link()}"
                     )
                 await self._work_until_stopped(context.broadcaster, until_idle=until_idle)
+                pruning.cancel()
                 await self._app.runs.drain(DRAIN_TIMEOUT_SECONDS)
                 context.broadcaster.close()
         except ExceptionGroup as group_error:
@@ -128,6 +131,18 @@ class Daemon:
             return True
         self._reported_error = ""
         return is_active
+
+    async def _prune_regularly(self) -> None:
+        """Prune old runs and events now and every hour; an error is reported, and the next hour tries again."""
+        while True:
+            try:
+                pruned = await self._app.retention.prune()
+            except RetinueError as error:
+                self._report(f"the ledger was not pruned: {error}")
+            else:
+                if pruned.runs or pruned.events:
+                    self._report(pruned.describe())
+            await asyncio.sleep(PRUNE_INTERVAL_SECONDS)
 
     async def _acquire_lock(self) -> int:
         """Take the lock that allows one daemon per home.

@@ -39,6 +39,10 @@ MAX_PENDING_EVENTS = 16_384
 If the limit is exceeded, all streams are closed and must reconnect.
 """
 
+PRUNED = "pruned"
+OTHER_LEDGER = "other_ledger"
+"""Reasons of an `events.reset`."""
+
 MERGEABLE_KINDS = ("text.delta", "thinking.delta")
 
 _ENCODER = msgspec.json.Encoder()
@@ -92,15 +96,19 @@ class EventBroadcaster:
     ) -> EventQueue:
         """Open a stream of the events from now on, or of all events after number `after_seq`.
 
-        A number that this ledger has not reached comes from another ledger, and is ignored.
+        If some of those were pruned, or the number comes from another ledger because this one has not reached it, the
+        stream starts with `events.reset`.
         """
         async with self._join_lock:
             if not self._groups:
                 await self._start_listening()
             group = self._groups.setdefault(event_filter, StreamGroup())
             group.flush()
-            start_seq = self._cursor if after_seq is None or after_seq > self._cursor else after_seq
+            reset_reason = await self._find_reset_reason(after_seq)
+            start_seq = self._cursor if after_seq is None or reset_reason else after_seq
             stream = EventQueue(event_filter, backlog_after=start_seq, backlog_until=self._cursor)
+            if reset_reason:
+                stream.reset = self._make_reset_event(reset_reason)
             group.streams.add(stream)
         if viewed_session is not None:
             self._file_watcher.add_session(viewed_session)
@@ -108,6 +116,18 @@ class EventBroadcaster:
             stream.end()
         self._wake_event.set()
         return stream
+
+    async def _find_reset_reason(self, after_seq: int | None) -> str:
+        """Say why events after a number cannot be sent; empty if they can."""
+        if after_seq is None:
+            return ""
+        if after_seq > self._cursor:
+            return OTHER_LEDGER
+        return PRUNED if after_seq < await self._app.events.pruned_through() else ""
+
+    def _make_reset_event(self, reason: str) -> Event:
+        at = self._app.context.clock.now()
+        return Event(kind="events.reset", at=at, session="", seq=self._cursor, data={"reason": reason})
 
     def unsubscribe(self, stream: EventQueue) -> None:
         group = self._groups[stream.event_filter]
@@ -127,6 +147,9 @@ class EventBroadcaster:
         """
         while stream.backlog_after < stream.backlog_until:
             await asyncio.sleep(0)  # the ledger read does not yield to the event loop
+            if stream.backlog_after < await self._app.events.pruned_through():
+                stream.cut_off()  # pruned meanwhile: the client reconnects and gets `events.reset`
+                break
             limit = min(PAGE_SIZE, stream.backlog_until - stream.backlog_after)
             events = await self._app.events.list(after=stream.backlog_after, limit=limit)
             if not events:

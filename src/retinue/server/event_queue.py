@@ -60,6 +60,8 @@ class EventQueue:
         self.backlog_after = backlog_after
         self.backlog_until = backlog_until
         """Events between the two numbers are read from the ledger; later ones are queued."""
+        self.reset: Event | None = None
+        """Sent first if the client has missed events that are gone."""
         self.is_ended = False
         self.is_cut_off = False
         self.abort_connection: Callable[[], None] | None = None

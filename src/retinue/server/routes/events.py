@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.session import Session
 from retinue.server.context import ServerContext
-from retinue.server.event_broadcaster import EventBroadcaster
+from retinue.server.event_broadcaster import EventBroadcaster, encode_sse_event
 from retinue.server.event_queue import ALL_DELTAS, AUTHORIZED_STATE_KEY, NO_DELTAS, EventFilter, EventQueue
 from retinue.server.routing import ApiRequest, route
 
@@ -68,6 +68,8 @@ class EventStreamResponse(Response):
             await send({"type": "http.response.body", "body": raw, "more_body": True})
 
         await send_chunk(b"retry: %d\nid: %d\n\n" % (RECONNECT_MS, stream.backlog_after))
+        if stream.reset is not None:
+            await send_chunk(encode_sse_event(stream.reset))
         while not stream.is_cut_off and (raw := await self._broadcaster.read_backlog(stream)):
             await send_chunk(raw)
         while raw := await stream.take():
