@@ -70,17 +70,20 @@ def fill(path: Path, *steps: Callable[[Transaction], object]) -> None:
 
 
 def add_runs(path: Path, *runs: Run) -> None:
-    fill(path, *(lambda tx, run=run: tx.add_run(run) for run in runs))
+    def step(tx: Transaction) -> None:
+        for run in runs:
+            tx.add_run(run)
+
+    fill(path, step)
 
 
 def add_events(path: Path, *runs: Run) -> None:
-    events = (
-        Event(
-            kind="run.ended", at=run.created_at, session=run.session_id, run=run.id, data={"result": "x" * 50}
-        )
-        for run in runs
-    )
-    fill(path, *(lambda tx, event=event: tx.emit(event) for event in events))
+    def step(tx: Transaction) -> None:
+        for run in runs:
+            data = {"result": "x" * 50}
+            tx.emit(Event(kind="run.ended", at=run.created_at, session=run.session_id, run=run.id, data=data))
+
+    fill(path, step)
 
 
 def make_delivery(run: Run, requester: Run, state: DeliveryState, **fields: Any) -> Delivery:

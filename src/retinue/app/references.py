@@ -80,7 +80,7 @@ async def _run_of_session(ref: str, home: HomeAccess) -> Run:
 
 async def _session_of_run(run: Run, home: HomeAccess) -> Session:
     """Return the session of a run; one whose folder was moved is found by its id."""
-    for ref in (run.transcript_path, run.session_id):
+    for ref in filter(None, (run.transcript_path, run.session_id)):
         with suppress(NotFound):
             return await home.store.find(ref)
     raise NotFound(

@@ -308,7 +308,7 @@ class RepairService:
         return [Problem(message=f"a damaged ledger was kept as {path}", advice=advice) for path in paths]
 
     async def _is_session_gone(self, run: Run) -> bool:
-        for ref in (run.transcript_path, run.session_id):
+        for ref in filter(None, (run.transcript_path, run.session_id)):
             with suppress(NotFound):
                 await self._context.store.find(ref)
                 return False
