@@ -92,10 +92,12 @@ def sync_new_sessions(
         except OSError as error:
             for index in indexes:
                 failures[index] = error
-    threads.durable_sessions.update(
-        new_session.session.path
-        for new_session, failure in zip(sessions, failures, strict=True)
-        if failure is None
+    threads.mark_durable(
+        *(
+            new_session.session.path
+            for new_session, failure in zip(sessions, failures, strict=True)
+            if failure is None
+        )
     )
     return failures
 
@@ -103,7 +105,7 @@ def sync_new_sessions(
 def sync_session(session: Session, threads: DiskThreadPool) -> None:
     """Make an existing session durable."""
     _sync_sessions_folder(_sync_session_files(session, ()), threads)
-    threads.durable_sessions.add(session.path)
+    threads.mark_durable(session.path)
 
 
 def _sync_session_files(session: Session, open_fds: Sequence[int]) -> str:

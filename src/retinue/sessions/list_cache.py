@@ -4,6 +4,7 @@
 # ruff: noqa: PTH102, PTH105, PTH108, PTH118
 
 import gc
+import math
 import os
 import threading
 import time
@@ -30,6 +31,7 @@ trace.
 """
 _MIN_CHANGED = 64
 """Fewer changed folders are read faster than the cache file is written."""
+_MAX_CHANGED = 4096
 _SAVE_RATIO = 64
 """The cache is saved if the number of listed folders, divided by that of changed folders, is at most this."""
 
@@ -94,16 +96,23 @@ class SessionListCache:
         """Record that this process changed something in a session's folder."""
         if tree := self._tree_name(path):
             with self._lock:
-                self._changed.add(tree)
+                self._add_changed(tree)
 
     def track_work(self, path: str, *, change: int) -> None:
         """Record that this process started (1) or stopped (-1) working in a session's folder."""
         if tree := self._tree_name(path):
             with self._lock:
-                self._changed.add(tree)
+                self._add_changed(tree)
                 self._in_use[tree] += change
                 if not self._in_use[tree]:
                     del self._in_use[tree]
+
+    def _add_changed(self, tree: str) -> None:
+        """Record a changed tree; after very many without a list, the next list checks all trees instead."""
+        if len(self._changed) >= _MAX_CHANGED:
+            self._changed.clear()
+            self._checked_at = -math.inf
+        self._changed.add(tree)
 
     def list_sessions(self, read: Callable[[str], Session], *, max_age_s: float = 0.0) -> list[Session]:
         """List every session below the root.

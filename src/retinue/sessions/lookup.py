@@ -6,6 +6,7 @@
 import difflib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -21,6 +22,8 @@ LIST_MAX_AGE_S = 1.0
 """Seconds for which a list of very many sessions may miss changes by other processes."""
 _MAX_CANDIDATES_SHOWN = 8
 _MAX_RESOLVED_PATHS = 1000
+_MAX_LOADED = 2048
+"""Sessions that are remembered with their stamps; others are read again."""
 _MAX_COMPARED = 1000
 """With more sessions no nearest name is suggested, because the search would take too long."""
 
@@ -42,16 +45,22 @@ class SessionLookup:
         cached = self._loaded.get(path)
         loaded = folder.load_session(path) if cached is None else folder.reload_session(cached)
         if loaded is not cached:
-            self._loaded[path] = loaded
-            self._path_by_id[loaded.session.id] = path
+            self._remember(path, loaded)
         return loaded
+
+    def _remember(self, path: str, loaded: folder.LoadedSession) -> None:
+        """Cache a session, and drop the older half of the cache when it is full."""
+        if len(self._loaded) >= _MAX_LOADED and path not in self._loaded:
+            for old_path in list(islice(self._loaded, _MAX_LOADED // 2)):
+                self._path_by_id.pop(self._loaded.pop(old_path).session.id, None)
+        self._loaded[path] = loaded
+        self._path_by_id[loaded.session.id] = path
 
     def remember_new(self, session: Session) -> Session:
         """Remember a session that was just created, without reading its files back."""
         stamps = folder.session_stamps(session.path)
         fresh = replace(session, updated_at=folder.last_update_time(stamps, session.created_at))
-        self._loaded[session.path] = folder.LoadedSession(session=fresh, problems=(), stamps=stamps)
-        self._path_by_id[session.id] = session.path
+        self._remember(session.path, folder.LoadedSession(session=fresh, problems=(), stamps=stamps))
         return fresh
 
     def list_cached(self, *, max_age_s: float = 0.0) -> Sequence[Session]:
@@ -76,8 +85,9 @@ class SessionLookup:
     def load_all(self) -> list[Session]:
         """Load every session as its files are now."""
         found = {path: self.load(path) for path in session_tree.walk_sessions(self.root)}
-        self._loaded = found
-        self._path_by_id = {each.session.id: path for path, each in found.items()}
+        if len(found) <= _MAX_LOADED:
+            self._loaded = found
+            self._path_by_id = {each.session.id: path for path, each in found.items()}
         return [each.session for each in found.values()]
 
     def find(self, ref: str, *, paths: bool = True) -> Session:

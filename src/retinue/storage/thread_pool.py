@@ -13,6 +13,7 @@ from retinue.storage.file_io import fsync_path
 
 T = TypeVar("T")
 _MAX_THREADS = 8
+_MAX_DURABLE_SESSIONS = 2048
 """Fsyncs that wait at the same time share the disk's journal commits."""
 _CLOSED_MESSAGE = "The session store is closed."
 
@@ -36,6 +37,12 @@ class DiskThreadPool:
         """Folders of new sessions that this process has made durable."""
         self.open_conversations = 0
         """Number of conversations open or being opened. Closing one decrements it on the event loop."""
+
+    def mark_durable(self, *folders: str) -> None:
+        """Record new sessions as durable; one that is forgotten is only synced once more."""
+        if len(self.durable_sessions) >= _MAX_DURABLE_SESSIONS:
+            self.durable_sessions.clear()
+        self.durable_sessions.update(folders)
 
     def submit(
         self, func: Callable[[], T], *, force_thread: bool = False, force_inline: bool = False
