@@ -244,11 +244,8 @@ class AgentLoop:
         while True:
             await self._reload_if_edited(conversation)
             await self._append_announcements(conversation)
-            if self.turn_timer.interrupted:
-                await self.model_turn.request_summary(conversation, plan)
-                return RunOutcome(status=Status.CANCELLED, reason=Reason.INTERRUPTED, error="interrupted")
-            if is_turn_limit_reached(self.run, self.max_turns):
-                return AT_TURN_LIMIT
+            if outcome := await self._check_may_continue(conversation, plan):
+                return outcome
             try:
                 reply = await self.model_turn.request_reply(conversation, plan)
             except TurnInterrupted:
@@ -259,6 +256,12 @@ class AgentLoop:
                 return outcome
             if outcome := await self._execute_tool_calls(calls, conversation, plan):
                 return outcome
+
+    async def _check_may_continue(self, conversation: Conversation, plan: RunPlan) -> RunOutcome | None:
+        if self.turn_timer.interrupted:
+            await self.model_turn.request_summary(conversation, plan)
+            return RunOutcome(status=Status.CANCELLED, reason=Reason.INTERRUPTED, error="interrupted")
+        return AT_TURN_LIMIT if is_turn_limit_reached(self.run, self.max_turns) else None
 
     async def _authorize_plan(self, conversation: Conversation, plan: RunPlan) -> RunPlan | Suspension:
         """Restrict the plan of a CLI agent to what it may do, with approval where one is needed."""
