@@ -1,75 +1,101 @@
-"""A home of an earlier version opens unchanged: conversations, runs, results and open approvals."""
+"""A home of every earlier schema opens unchanged: conversations, runs, results and open approvals."""
 
 import json
-import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_home import HOMES, bind_command, environment, restore_home, write_configuration
 
-import retinue
+from retinue.ledger.database import latest_schema_version
 
-STORED = Path(__file__).parent / "homes" / "2026-11.json"
+STORED = sorted(path.stem for path in HOMES.glob("*.json"))
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture(params=STORED)
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    restore_home(request.param, tmp_path)
+    write_configuration(tmp_path)
+    return request.param
 
 
 @pytest.fixture
-def old_home(tmp_path: Path) -> dict[str, str]:
-    """Copy the stored home into a folder of this test, and return the environment that uses it."""
-    stored: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8").replace("@PLACE@", str(tmp_path)))
-    home = tmp_path / "home"
-    for name, text in stored["files"].items():
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text(text, encoding="utf-8")
-    connection = sqlite3.connect(home / "ledger.db")
-    connection.executescript("\n".join(stored["ledger"]))
-    connection.execute(f"PRAGMA user_version={int(stored['user_version'])}")
-    connection.close()
-    (tmp_path / "ws").mkdir()
-    agents = tmp_path / "c" / "agents"
-    agents.mkdir(parents=True)
-    (agents / "main.md").write_text("---\nname: main\ntools: [read, write]\n---\nYou work.\n")
-    # A scripted model answers by its turn in the conversation, which has five replies already.
-    earlier = [{"text": "said before"}] * 5
-    script = {"main": [*earlier, {"text": "Here."}]}
-    (tmp_path / "s.json").write_text(json.dumps(script))
-    return {
-        "RETINUE_HOME": str(home),
-        "RETINUE_CONFIG": str(tmp_path / "c"),
-        "RETINUE_MODEL": f"scripted:{tmp_path / 's.json'}",
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
+def command(stored: str, tmp_path: Path) -> Command:
+    """Run a command that sees the stored home at the path at which it was made; return its JSON."""
+    assert stored
+
+    def run(*arguments: str) -> Any:
+        done = subprocess.run(
+            [*bind_command(tmp_path), sys.executable, "-m", "retinue", *arguments, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment(),
+            timeout=60,
+        )
+        assert done.returncode == 0, (arguments, done)
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_there_is_a_stored_home_of_every_schema_from_nine_on():
+    """After a new migration, run `scripts/stored_home`."""
+    schemas = {
+        int(path.stem) for path in (Path(__file__).parents[2] / "src/retinue/ledger/schema").glob("*.sql")
     }
+    assert {int(name[:4]) for name in STORED} == {number for number in schemas if number >= 9}
+    assert max(int(name[:4]) for name in STORED) == latest_schema_version()
 
 
-async def test_a_home_of_an_earlier_version_can_be_listed_read_and_continued(old_home: dict[str, str]):
-    async with retinue.open(env=old_home) as app:
-        sessions = await app.sessions.list()
-        assert sorted(each.agent for each in sessions) == ["helper", "main"]
-        parent = next(each for each in sessions if each.agent == "main")
-        child = next(each for each in sessions if each.agent == "helper")
-        assert child.parent_id == parent.id
-        entries = await app.sessions.entries(parent.id)
-        assert [
-            each.text for each in entries if isinstance(each, retinue.Message) and each.role == "agent"
-        ] == [
-            "I look.",
-            "Read it.",
-            "I ask the helper.",
-            "The helper is done.",
-            "I write.",
-        ]
-        runs = await app.runs.list(live=False)
-        assert sorted((each.agent, str(each.status)) for each in runs) == [
-            ("helper", "done"),
-            ("main", "done"),
-            ("main", "done"),
-            ("main", "waiting"),
-        ]
-        (approval,) = await app.approvals.list()
-        assert (approval.tool, str(approval.state)) == ("write", "pending")
-        # Its digest contains the folder in which the home was created, so answering it here would request it again.
-        waiting = next(each for each in runs if each.status is retinue.Status.WAITING)
-        assert approval.run == waiting.id
-        assert (await app.runs.cancel(waiting.id)).status is retinue.Status.CANCELLED
-        again = await app.run("Are you there?", session=parent.id)
-        assert again.text == "Here."
+def test_its_sessions_and_runs_are_listed_and_shown(command: Command):
+    sessions = command("sessions", "list")
+    assert sorted(each["agent"] for each in sessions) == ["helper", "main", "slow"]
+    [main] = [each for each in sessions if each["agent"] == "main"]
+    shown = command("sessions", "show", main["session_id"])
+    assert (shown["entries"], len(shown["approvals"]), shown["problems"]) == (5, 1, [])
+    runs = command("runs", "history")
+    assert sorted((each["agent"], each["status"]) for each in runs) == [
+        ("helper", "done"),
+        ("main", "done"),
+        ("main", "waiting"),
+        ("slow", "running"),
+    ]
+    [helped] = [each for each in runs if each["agent"] == "helper"]
+    assert command("runs", "show", helped["run_id"])["text"] == "I helped."
+    assert not [each for each in command("doctor") if each["level"] == "bad"]
+
+
+def test_its_pending_approval_is_answered_once_and_the_call_runs_once(command: Command, tmp_path: Path):
+    [approval] = command("approvals", "list")
+    command("approvals", "answer", approval["id"], "allow")
+    [run] = [each for each in command("runs", "history") if each["run_id"] == approval["run_id"]]
+    assert (run["status"], run["text"]) == ("done", "It is sent.")
+    assert command("approvals", "list") == []
+    assert (tmp_path / "outbox").read_text() == "ada\n"
+    [effect] = command("runs", "show", run["run_id"])["effects"]
+    assert (effect["state"], effect["ok"]) == ("ended", True)
+
+
+def test_its_interrupted_run_is_resumed(command: Command):
+    [slow] = [each for each in command("runs", "history") if each["agent"] == "slow"]
+    command("runs", "resume", slow["run_id"])
+    [done] = [each for each in command("runs", "history") if each["agent"] == "slow"]
+    assert (done["run_id"], done["status"], done["text"]) == (slow["run_id"], "done", "I have thought.")
+
+
+def test_its_sessions_can_be_continued_cleared_and_purged(command: Command, tmp_path: Path):
+    [approval] = command("approvals", "list")
+    command("approvals", "answer", approval["id"], "allow")
+    [main] = [each for each in command("sessions", "list") if each["agent"] == "main"]
+    sent = command("send", main["session_id"], "Are you there?")
+    assert sent["text"] == "I am here."
+    command("sessions", "delete", main["session_id"], "--purge")
+    assert [each["agent"] for each in command("sessions", "list")] == ["slow"]
+    files = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert not [path for path in files if b"I am here." in path.read_bytes()]

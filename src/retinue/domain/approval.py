@@ -99,6 +99,8 @@ class Approval(Struct, frozen=True, kw_only=True, rename={"access": "touch"}):
     """The requesters, outermost first: a person, then the sessions down to this one."""
     digest: str = ""
     """Hash of the exact call and its rights; any other call needs its own approval."""
+    rules: str = ""
+    """The version of the rules that the hash includes."""
     state: ApprovalState = ApprovalState.PENDING
     asked_at: datetime
     expires_at: datetime

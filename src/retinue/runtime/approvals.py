@@ -23,7 +23,7 @@ from retinue.domain.approval import (
 )
 from retinue.domain.ceiling import FileAccess
 from retinue.domain.glob import first_match
-from retinue.domain.permissions.scope import Scope
+from retinue.domain.permissions.scope import Scope, built_in_rules_version
 from retinue.domain.permissions.shell_commands import possible_file_names
 from retinue.domain.run import Run
 from retinue.domain.sandbox_level import SandboxLevel
@@ -336,18 +336,40 @@ def _find_or_create_approval(question: ApprovalRequest, tx: Transaction, context
     if previous.state is ApprovalState.PENDING and now >= previous.expires_at:
         previous = previous.expire()
         tx.update_approval(previous)
-    is_same = previous.digest == question.digest(question.files)
+    is_same = _is_same_question(previous, question, question.files, context)
     if previous.state is ApprovalState.ALLOWED and is_same and not question.is_scope_request:
         tx.update_approval(previous.mark_used())
     if previous.state is not ApprovalState.USED and is_same:
         return previous
-    if previous.state in (ApprovalState.DENIED, ApprovalState.EXPIRED) and previous.digest == question.digest(
-        previous.files
+    if previous.state in (ApprovalState.DENIED, ApprovalState.EXPIRED) and _is_same_question(
+        previous, question, previous.files, context
     ):
         return previous
     if previous.state is ApprovalState.PENDING:
         tx.update_approval(previous.void())
     return _insert_approval(_explain_changed_files(question, previous), tx, context, now)
+
+
+def _is_same_question(
+    previous: Approval, question: ApprovalRequest, files: tuple[NamedFile, ...], context: RuntimeContext
+) -> bool:
+    """Return True if an approval is for exactly this call, given the content of the named files.
+
+    Another version of Retinue hashes the same rights differently, so that after an upgrade the call itself is compared:
+    whoever answered is not asked again.
+    """
+    if previous.digest == question.digest(files):
+        return True
+    if previous.rules == built_in_rules_version():
+        return False
+    call, scope = question.pending_call, question.pending_call.caller.scope
+    return (previous.args, previous.resource, previous.root, previous.level, previous.files) == (
+        call.tool_call.args,
+        context.redact(question.resource),
+        scope.root,
+        question.level,
+        files,
+    )
 
 
 def _explain_changed_files(question: ApprovalRequest, previous: Approval) -> ApprovalRequest:
@@ -378,6 +400,7 @@ def _insert_approval(
         files=question.files,
         chain=_requester_chain(caller, tx),
         digest=question.digest(question.files),
+        rules=built_in_rules_version(),
         asked_at=now,
         expires_at=now + timedelta(seconds=context.limits.approval_seconds),
     )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Self
 
 from msgspec import Struct, field
@@ -35,6 +35,9 @@ DEFAULT_DENIED_PATHS: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/nod
 
 DEFAULT_WRITABLE_PATHS: Globs = (f"{TMP}/**",)
 """The agent's private /tmp, a folder that no other agent sees."""
+
+_HASH_FORM = 1
+"""Increase it if a scope's hash changes for the same permissions."""
 
 IN_SCOPE = Verdict(ok=True, rule="in scope")
 
@@ -407,6 +410,12 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
 
 def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def built_in_rules_version() -> str:
+    """Return what differs between versions of Retinue that hash the same permissions differently."""
+    return _short_hash(json.dumps([_HASH_FORM, ALWAYS_CLOSED_PATHS, GUARDED_PATHS]))
 
 
 @lru_cache(maxsize=64)
