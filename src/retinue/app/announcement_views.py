@@ -1,11 +1,19 @@
 """The announcements shown with a session: one row for each run it delegated."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Any
 
-from retinue.domain.delivery import Delivery, failure_summary, inbox_status, single_line
+from retinue.domain.delivery import (
+    Delivery,
+    Report,
+    failure_summary,
+    inbox_status,
+    parse_reports,
+    single_line,
+)
 from retinue.domain.run import Run, Status, iso_timestamp
 from retinue.domain.session import Session
+from retinue.domain.transcript import Entry, Notice, ToolResult
 from retinue.interfaces import Ledger, Transaction
 
 MAX_SUMMARY_CHARS = 200
@@ -16,7 +24,7 @@ MESSAGE_TOOL = "agents_message"
 async def announcement_rows(
     session: Session, other_sessions: Iterable[Session], ledger: Ledger
 ) -> list[dict[str, Any]]:
-    """Return one JSON row for each run that this session requested, oldest first.
+    """Return one JSON row for each run in the ledger that this session requested, oldest first.
 
     Includes runs requested by the session's own runs and runs that a person started below it. The rows are
     derived from the ledger, so they cannot disagree with the runs.
@@ -34,6 +42,99 @@ async def announcement_rows(
         return [(run, next(iter(tx.find_deliveries(run=run.id)), None)) for _, run in sorted(found.items())]
 
     return [_announcement_json(run, delivery) for run, delivery in await ledger.read(step)]
+
+
+async def announcement_rows_from_files(
+    session: Session,
+    other_sessions: Sequence[Session],
+    entries: AsyncIterable[list[Entry]],
+    known_rows: Sequence[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return rows for runs that the ledger does not know: it was lost, or they were pruned.
+
+    They come from the reports in the session's transcript, and from the folders of its children.
+    """
+    known_runs = {row["metadata"]["runId"] for row in known_rows}
+    known_sessions = {row["childSessionId"] for row in known_rows}
+    session_by_key = {each.key: each for each in other_sessions}
+    rows: list[dict[str, Any]] = []
+    async for batch in entries:
+        for entry in batch:
+            if isinstance(entry, Notice | ToolResult):
+                for report in parse_reports(entry.text):
+                    if report.run not in known_runs:
+                        known_runs.add(report.run)
+                        rows.append(_report_json(report, entry.at, session_by_key.get(report.session_key)))
+    known_sessions |= {row["childSessionId"] for row in rows}
+    children = (each for each in other_sessions if each.parent_id == session.id)
+    rows += [_child_json(each) for each in children if each.id not in known_sessions]
+    return rows
+
+
+def _report_json(report: Report, at: str, child: Session | None) -> dict[str, Any]:
+    is_done = report.status == Status.DONE
+    return _file_row(
+        agent=report.agent,
+        summary=single_line(report.text),
+        created_at=at or None,
+        ended_at=at or None,
+        child_id=report.session_key if child is None else child.id,
+        slug=report.session_key.partition("/")[0] if child is None else child.slug,
+        run_id=report.run,
+        status="complete" if is_done else "error",
+        transcript=report.transcript,
+        attributes={} if child is None else child.attributes,
+    )
+
+
+def _child_json(child: Session) -> dict[str, Any]:
+    return _file_row(
+        agent=child.agent,
+        summary=child.last_snippet,
+        created_at=iso_timestamp(child.created_at),
+        ended_at=None,
+        child_id=child.id,
+        slug=child.slug,
+        run_id=None,
+        status="unknown",
+        transcript=f"{child.path}/session.md",
+        attributes=child.attributes,
+    )
+
+
+def _file_row(  # noqa: PLR0913  (one value each)
+    *,
+    agent: str,
+    summary: str,
+    created_at: str | None,
+    ended_at: str | None,
+    child_id: str,
+    slug: str,
+    run_id: str | None,
+    status: str,
+    transcript: str,
+    attributes: Mapping[str, Any],
+) -> dict[str, Any]:
+    role = str(attributes.get("role") or "subtask")
+    return {
+        "type": "watcher" if role == "watcher" else "subtask",
+        "summary": _shorten(summary),
+        "createdAt": created_at,
+        "childSessionId": child_id,
+        "metadata": {
+            "runId": run_id,
+            "agent": agent,
+            "slug": slug,
+            "capability": role,
+            "trigger": str(attributes.get("trigger") or "tool"),
+            "status": status,
+            "label": None,
+            "startedAt": created_at,
+            "endedAt": ended_at,
+            "transcript": transcript,
+            "delivery": None if run_id is None else "delivered",
+        },
+    }
 
 
 def _delegated_runs(session: Session, tx: Transaction) -> Sequence[Run]:
@@ -79,5 +180,8 @@ def _announcement_type(run: Run) -> str:
 def _announcement_summary(run: Run) -> str:
     if run.status.is_live:
         return f"Started {run.agent} via {run.request.trigger}"
-    summary = single_line(run.text) if run.status is Status.DONE else failure_summary(run)
+    return _shorten(single_line(run.text) if run.status is Status.DONE else failure_summary(run))
+
+
+def _shorten(summary: str) -> str:
     return summary if len(summary) <= MAX_SUMMARY_CHARS else f"{summary[: MAX_SUMMARY_CHARS - 1]}…"

@@ -217,6 +217,7 @@ class RepairService:
     async def _find_problems(self, sessions: Sequence[Session], runs: Sequence[Run]) -> list[Problem]:
         return [
             *await self._runs_without_session(runs),
+            *await self._missing_transcripts(runs),
             *await self._undeliverable_results(sessions, runs),
             *await self._undeleted_temporary_sessions(),
             *self._leftover_folders({each.id for each in sessions}),
@@ -235,6 +236,45 @@ class RepairService:
                 message = f"run {run.id} is {run.status}, and {SESSION_GONE.format(path=run.transcript_path)}"
                 found.append(Problem(message=message, repair=lambda run=run: self._mark_run_lost(run)))
         return found
+
+    async def _missing_transcripts(self, runs: Sequence[Run]) -> list[Problem]:
+        """Find ended runs whose session.md is gone, although nobody deleted their session."""
+        run_by_path = {run.transcript_path: run for run in runs if run.status.is_final}
+        missing = [run for path, run in run_by_path.items() if not os.path.lexists(path)]
+        if not missing:
+            return []
+        seen_ids, deleted_folders = await self._deletions_on_record(runs)
+        found: list[Problem] = []
+        for run in missing:
+            path = run.transcript_path
+            # Of a folder that is gone, the record tells whether it was deleted, until that is pruned.
+            is_unexplained = os.path.isdir(os.path.dirname(path)) or (  # noqa: PTH112, PTH120  (the same)
+                run.session_id in seen_ids and not path.startswith(deleted_folders)
+            )
+            if (
+                is_unexplained
+                and await self._is_session_gone(run)
+                and await self._context.store.find_deleted_file(path) is None
+            ):
+                found.append(
+                    Problem(
+                        message=f"{path} is missing; run {run.id} wrote it",
+                        advice="restore it from a backup, or create an empty file there to continue without its history; "
+                        f"`retinue runs show {run.id}` still has the result",
+                    )
+                )
+        return found
+
+    async def _deletions_on_record(self, runs: Sequence[Run]) -> tuple[set[str], tuple[str, ...]]:
+        """Return the sessions that have events, and the folders of those that were deleted."""
+        events = await self._context.ledger.read(lambda tx: tx.find_events(limit=2**62))
+        deleted_ids = {
+            each.session
+            for each in events
+            if each.kind == "session.changed" and "deleted" in each.data.get("change", "")
+        }
+        folders = {_deleted_folder(run) for run in runs if run.session_id in deleted_ids}
+        return {each.session for each in events}, tuple(folders)
 
     async def _mark_run_lost(self, run: Run) -> str:
         error = SESSION_GONE.format(path=run.transcript_path)
@@ -313,6 +353,12 @@ class RepairService:
                 await self._context.store.find(ref)
                 return False
         return True
+
+
+def _deleted_folder(run: Run) -> str:
+    """Return the folder that the deletion of a run's session removed, with a slash at its end."""
+    folder, branches, name = os.path.dirname(run.transcript_path).rpartition("/branches/")  # noqa: PTH120  (a name)
+    return f"{folder}/" if branches and "/" not in name else f"{folder}{branches}{name}/"
 
 
 def _expired_session_folders(folder: Path, session_ids: set[str]) -> list[Path]:

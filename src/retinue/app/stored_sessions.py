@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from retinue.app.announcement_views import announcement_rows
+from retinue.app.announcement_views import announcement_rows, announcement_rows_from_files
 from retinue.app.home_access import HomeAccess
 from retinue.app.purge import purge_home
 from retinue.app.references import deleted_session_ref, find_session
@@ -31,6 +31,7 @@ from retinue.interfaces import SessionChanges, Transaction
 from retinue.ledger.ledger import SqliteLedger
 from retinue.sessions.lookup import LIST_MAX_AGE_S, top_folder
 from retinue.sessions.pagination import PageRequest
+from retinue.sessions.scan import SessionScan
 from retinue.sessions.store import FileStore
 from retinue.worker.clock import system_clock
 from retinue.worker.process_lock import ProcessLock
@@ -97,15 +98,23 @@ class StoredSessions:
             **session_status(live).as_json(),
             "entries": scan.entries,
             "draft": self.home.redact(await self.home.store.read_draft(session)),
-            "announcements": await announcement_rows(
-                session, await self.home.store.sessions(max_age_s=LIST_MAX_AGE_S), self.home.ledger
-            ),
+            "announcements": await self._announcements(session, scan),
             "approvals": await self._pending_approvals_below(session),
             "questions": [each.as_json() for run in live for each in await open_questions(run, self.home)],
             "preset": await self._preset_origin(session),
             "permissions": await self._preset_permissions(session),
             "problems": [*scan.problems, *await self.home.store.problems(session)],
         }
+
+    async def _announcements(self, session: Session, scan: SessionScan) -> list[dict[str, Any]]:
+        """Return the runs that a session delegated; those that the ledger lacks, from files."""
+        sessions = await self.home.store.sessions(max_age_s=LIST_MAX_AGE_S)
+        rows = await announcement_rows(session, sessions, self.home.ledger)
+        in_ledger = await self.home.ledger.read(lambda tx: tx.find_runs(session=session.id))
+        if scan.run_ids <= {run.id for run in in_ledger}:
+            return rows
+        entries = self.home.store.iter_entries(session)
+        return [*await announcement_rows_from_files(session, sessions, entries, rows), *rows]
 
     async def _pending_approvals_below(self, session: Session) -> list[dict[str, Any]]:
         """Return pending approvals of a session and its descendants, oldest first, with the requester's slug."""
