@@ -183,7 +183,7 @@ def used_bytes(connection: sqlite3.Connection) -> int:
 def rewrite_file(connection: sqlite3.Connection) -> None:
     """Rewrite the whole file and empty the write-ahead log, so that no byte of a deleted row is left.
 
-    Other processes can read meanwhile, and wait to write: about 3 ms for each megabyte of rows.
+    Other processes can read meanwhile, and wait to write: 3 to 6 ms for each megabyte of rows.
     """
     connection.execute("VACUUM")
     if connection.execute("PRAGMA journal_mode").fetchone()[0] != WAL:

@@ -97,6 +97,10 @@ class RunRow(ResponseModel):
     exit: str | None
     evidence: WorkEvidence
     effects: list[SideEffectRow]
+    pruned: Annotated[bool, Meta(description="Only a tombstone is left: its texts and counts were removed.")]
+    result_hash: Annotated[
+        str | None, Meta(description="SHA-256 of the last message of a pruned run; null otherwise.")
+    ]
     call: Annotated[str | None, Meta(description="Id of the tool call that requested the run.")]
     cached_tokens: Annotated[int, Meta(description="Input tokens that came from the provider's cache.")]
     cost: Annotated[
@@ -171,6 +175,8 @@ RUN_ROW_EXAMPLE: dict[str, Any] = {
     "exit": None,
     "evidence": {"tool_calls": 0, "no_work": True},
     "effects": [],
+    "pruned": False,
+    "result_hash": None,
     "call": None,
     "cached_tokens": 0,
     "cost": 0.000477,
