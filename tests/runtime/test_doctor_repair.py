@@ -100,7 +100,8 @@ async def test_a_run_whose_session_is_gone_is_reported_and_with_repair_marked_as
     done = await app.run("Hello.", workspace=tmp_path)
     run = await add_abandoned_run(app, done)
     shutil.rmtree(Path(done.transcript_path).parents[2])
-    [message, interrupted] = await find_messages(app, "warn")
+    [message, missing, interrupted] = await find_messages(app, "warn")
+    assert missing == f"{done.transcript_path} is missing; run {done.id} wrote it"
     assert message == f"run {run.id} is running, and its session is gone: {run.transcript_path}"
     assert interrupted == "1 runs interrupted"
     assert (await app.runs.find(run.id)).status is Status.RUNNING
@@ -108,7 +109,8 @@ async def test_a_run_whose_session_is_gone_is_reported_and_with_repair_marked_as
     assert f"run {run.id} is now lost" in repaired
     ended = await app.runs.find(run.id)
     assert (ended.status, ended.reason) == (Status.LOST, Reason.STALE)
-    assert await find_messages(app, "warn") == []
+    [missing] = await find_messages(app, "warn")
+    assert "is missing" in missing
     assert (await app.runs.find(done.id)).text == "One."
 
 

@@ -101,7 +101,7 @@ async def test_a_repeated_message_with_the_key_of_a_pruned_run_does_not_run_twic
     assert len(server.requests) == 1
 
 
-async def test_a_client_that_missed_pruned_events_is_told_to_reload(machine: UserMachine):
+async def test_a_client_that_missed_pruned_events_is_asked_to_reload(machine: UserMachine):
     async with machine.serve_models([text_reply("One.")] * 3):
         await machine("run", "Hi")
         await machine("run", "Hi again")

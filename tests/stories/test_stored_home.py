@@ -18,16 +18,16 @@ Command = Callable[..., Any]
 
 
 @pytest.fixture(params=STORED)
-def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def home_schema(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     restore_home(request.param, tmp_path)
     write_configuration(tmp_path)
     return request.param
 
 
 @pytest.fixture
-def command(stored: str, tmp_path: Path) -> Command:
+def command(home_schema: str, tmp_path: Path) -> Command:
     """Run a command that sees the stored home at the path at which it was made; return its JSON."""
-    assert stored
+    assert home_schema
 
     def run(*arguments: str) -> Any:
         done = subprocess.run(
