@@ -55,8 +55,8 @@ async def torture(
     data. System calls fail (SIGKILL, ENOSPC, EIO), processes are killed at random moments, and a daemon is
     killed with many active runs. After each fault, everything is restarted and runs to its end.
 
-    The exit code is 1 if a guarantee was violated; the test folders are then kept. Use the same --seed to
-    repeat a test.
+    The exit code is 1 if a guarantee was violated, or if something could not be tested; the folders of a
+    violation are kept. Use the same --seed to repeat a test.
     """
     chosen_seed = secrets.randbelow(1 << 31) if seed is None else seed
     options = TortureOptions(
@@ -83,7 +83,10 @@ async def torture(
         terminal.print_note(
             f"{len(violations)} violations. Repeat the test with --seed {chosen_seed}.", colour="31"
         )
-    return 1 if violations else 0
+    not_measured = [reason for part in parts for reason in part.not_measured]
+    for reason in not_measured:
+        terminal.print_note(f"Not tested: {reason}.", colour="31")
+    return 1 if violations or not_measured else 0
 
 
 def _print_report(terminal: Terminal, parts: Sequence[PartResult]) -> None:

@@ -11,6 +11,8 @@ from retinue.interfaces import Call
 from retinue.tools.define import tool
 
 EFFECTS_FILE = "effects.log"
+EFFECTS_VARIABLE = "TORTURE_EFFECTS"
+"""Environment variable with the path of that file."""
 LINE_BYTES = 2 * 26 + 2
 """Length of a line: two ids, a space and a newline."""
 PAUSE_SECONDS = 0.01
@@ -19,9 +21,7 @@ PAUSE_SECONDS = 0.01
 
 async def _write_mark(call: Call) -> str:
     await asyncio.sleep(PAUSE_SECONDS)
-    descriptor = os.open(
-        f"{call.session.workspace.root}/{EFFECTS_FILE}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-    )
+    descriptor = os.open(os.environ[EFFECTS_VARIABLE], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(descriptor, f"{call.run.id} {call.id}\n".encode())
         # A fault may be injected here: the line is written, so the call reports success.

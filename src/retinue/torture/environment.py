@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
+import subprocess
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,20 +14,25 @@ from pathlib import Path
 from retinue import daemon_client
 from retinue.app import open as open_app
 from retinue.app.run_options import RunOptions
-from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.providers import MODEL_APIS
-from retinue.domain.run import Run
 from retinue.errors import BUG_MESSAGE
 from retinue.isolated_python import inherited_environment, module_command
-from retinue.ledger.ledger import SqliteLedger
-from retinue.torture.counted_tools import EFFECTS_FILE, LINE_BYTES
-from retinue.torture.scenario import agent_definitions, task_text
+from retinue.torture.counted_tools import EFFECTS_FILE, EFFECTS_VARIABLE, LINE_BYTES
+from retinue.torture.home_reader import LedgerRows, read_ledger
+from retinue.torture.scenario import (
+    COMMAND_SCRIPT,
+    COMMAND_SCRIPT_TEXT,
+    COMMANDS_FILE,
+    agent_definitions,
+    task_text,
+)
 
 REMOVED_ENV_PREFIXES = ("RETINUE_", *(api.env_prefix for api in MODEL_APIS.values()))
 TOOLS_MODULE = "retinue.torture.counted_tools"
 TIMEOUT_S = 90.0
 """Time limit after which a command or run counts as hanging."""
 POLL_SECONDS = 0.02
+GIT = shutil.which("git")
 
 
 @dataclass(slots=True)
@@ -39,6 +46,14 @@ class TortureEnvironment:
 
     process_groups: set[int] = field(default_factory=set[int])
     """Processes started through a wrapper such as strace; killed together with it."""
+    excused_outputs: set[str] = field(default_factory=set[str])
+    """Error outputs of processes that ran out of memory, which may contain a traceback."""
+    denied_calls: set[str] = field(default_factory=set[str])
+    """Calls whose approval this test denied."""
+    killed_commands: int = 0
+    """Number of shell commands that this test killed."""
+    trees: list[str] = field(default_factory=list[str])
+    """Trees that were started."""
 
     def __post_init__(self) -> None:
         for folder in (self.root, self.home, self.config_dir, self.work_dir, self.output_dir):
@@ -49,6 +64,17 @@ class TortureEnvironment:
             "limits": {"max_depth": 4, "max_live": self.max_live, "max_live_per_requester": self.max_live},
         }
         (self.config_dir / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+        (self.work_dir / COMMAND_SCRIPT).write_text(COMMAND_SCRIPT_TEXT, encoding="utf-8")
+
+    def create_repository(self) -> None:
+        """Make the working folder a git repository, so that agents can get worktrees."""
+        identity = ("-c", "user.name=torture", "-c", "user.email=torture@localhost")
+        for arguments in (
+            ("init", "--quiet"),
+            ("add", COMMAND_SCRIPT),
+            (*identity, "commit", "--quiet", "-m", "-"),
+        ):
+            subprocess.run([GIT or "git", *arguments], cwd=self.work_dir, env=self.env, check=True)  # noqa: S603
 
     @property
     def home(self) -> Path:
@@ -80,6 +106,7 @@ class TortureEnvironment:
             "RETINUE_MODEL": "openai:torture",
             "OPENAI_BASE_URL": self.url,
             "OPENAI_API_KEY": "torture-key-000",
+            EFFECTS_VARIABLE: str(self.work_dir / EFFECTS_FILE),
         }
 
     async def start_command(
@@ -101,10 +128,21 @@ class TortureEnvironment:
         self.processes.append(process)
         return process
 
+    def excuse_output(self, process: asyncio.subprocess.Process) -> None:
+        """Ignore internal errors that this process reports, because it was given too little memory."""
+        self.excused_outputs.add(f"{self.processes.index(process):03}.err")
+
     async def run_command(self, *arguments: str) -> int:
         """Run a command to its end and return its exit code."""
         process = await self.start_command(*arguments)
         return await self.wait_for_exit(process)
+
+    async def has_commands(self) -> bool:
+        """Return True if shell commands run in a strict sandbox here, and worktrees can be created."""
+        number = len(self.processes)
+        await self.run_command("doctor", "--json")
+        report = (self.output_dir / f"{number:03}.out").read_text("utf-8", "replace")
+        return "sandbox: strict" in report and GIT is not None
 
     async def wait_for_exit(self, process: asyncio.subprocess.Process) -> int:
         """Return the exit code; a command that exceeds the time limit is killed and returns -1."""
@@ -132,6 +170,7 @@ class TortureEnvironment:
 
     async def start_trees(self, *trees: str) -> None:
         """Start the first run of each tree and assign it to the running daemon."""
+        self.trees += trees
         while (daemon := await daemon_client.ping_daemon(self.home)) is None:  # noqa: ASYNC110  (waits for another process to start)
             await asyncio.sleep(POLL_SECONDS)
         async with open_app(env=self.env) as app:
@@ -142,28 +181,23 @@ class TortureEnvironment:
                 )
         await daemon_client.ping_daemon(self.home)
 
-    async def read_ledger(self) -> tuple[list[Run], list[Approval]]:
-        """Return all runs and pending approvals.
-
-        The ledger is closed at once, because other processes use it.
-        """
-        if not (self.home / "ledger.db").exists():
-            return [], []
-        ledger = SqliteLedger(self.home / "ledger.db")
-        try:
-            return await ledger.read(
-                lambda tx: (tx.find_runs(), tx.find_approvals(state=[ApprovalState.PENDING]))
-            )
-        finally:
-            await ledger.close()
+    async def read_ledger(self) -> LedgerRows:
+        """Return the rows of the ledger, read in a thread because another process may have it locked."""
+        return await asyncio.to_thread(read_ledger, self.home)
 
     def effect_counts(self) -> Counter[str]:
         """Count the side effects of each call, from the file that only the tools write."""
+        return Counter(line.split()[-1] for line in self._lines(EFFECTS_FILE))
+
+    def command_counts(self) -> Counter[str]:
+        """Count the shell commands that ran to their end, by the position in the tree."""
+        return Counter(self._lines(COMMANDS_FILE))
+
+    def _lines(self, name: str) -> list[str]:
         try:
-            lines = (self.work_dir / EFFECTS_FILE).read_text(encoding="utf-8").splitlines()
+            return (self.work_dir / name).read_text(encoding="utf-8").split("\n")[:-1]
         except FileNotFoundError:
-            return Counter()
-        return Counter(line.split()[-1] for line in lines if line)
+            return []
 
     def effects_written(self) -> int:
         """Return the number of side effects so far, by the size of that file."""
@@ -178,5 +212,6 @@ class TortureEnvironment:
         return [
             path.name
             for path in error_files
-            if any(marker in path.read_text("utf-8", "replace") for marker in ("Traceback", BUG_MESSAGE))
+            if path.name not in self.excused_outputs
+            and any(marker in path.read_text("utf-8", "replace") for marker in ("Traceback", BUG_MESSAGE))
         ]

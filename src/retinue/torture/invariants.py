@@ -1,4 +1,7 @@
-"""Invariants that must hold for a home once all its runs have ended."""
+"""Invariants that must hold for a home once all its runs have ended.
+
+They are checked against what was observed from outside, with a reader that shares no code with the product.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,36 +12,44 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from retinue.domain.delivery import Delivery, DeliveryState
-from retinue.domain.run import Run, Status
-from retinue.domain.session import Session
-from retinue.domain.side_effect import SideEffect, SideEffectState
-from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, unanswered_calls
-from retinue.errors import RetinueError
-from retinue.interfaces import Transaction
-from retinue.ledger.ledger import SqliteLedger
-from retinue.runtime.recovery import UNKNOWN_OUTCOME
-from retinue.sessions.store import FileStore
 from retinue.torture.environment import TortureEnvironment
 from retinue.torture.fake_model import ModelRequest
-from retinue.torture.scenario import ReplyToken, position_in, reply_tokens_in
-from retinue.worker.clock import system_clock
+from retinue.torture.home_reader import DeliveryRow, Entry, HomeContents, RunRow, read_home
+from retinue.torture.scenario import (
+    NOTE_FILE,
+    ReplyToken,
+    expected_calls,
+    note_text,
+    position_in,
+    reply_tokens_in,
+)
 
-SESSION_FILES = ("session.md", "preset.md", "scope-plan.yml", "session.json")
 COUNTED_TOOLS = ("mark", "sign")
+UNKNOWN_OUTCOME = "Outcome unknown"
+"""Text in the result of a call whose process died before the call ended."""
+CONTINUATION_PREFIX = "resume:"
+"""Begins the key of a run that continues an ended one."""
+WAKE_SOURCE = "wake"
+"""Source of a run that was started to receive an announcement."""
 
 
 class Invariant(StrEnum):
     """Counts of violations; each must be 0. The values are keys of the JSON report."""
 
     ENTRIES_LOST = "acknowledged entries lost"
+    AGENTS_LOST = "started agents lost"
+    RUNS_FAILED = "runs that ended otherwise than done"
+    RUNS_NOT_TERMINAL = "runs left unfinished"
+    RUNS_PARKED = "runs parked without cause"
     TURNS_REPEATED = "answered model calls repeated"
     EFFECTS_REPEATED = "side effects repeated"
     EFFECTS_MISREPORTED = "side effects misreported"
+    EFFECTS_LOST = "expected effects missing"
+    EFFECTS_UNSYNCED = "side effects before a sync"
     ANNOUNCEMENTS_WRONG = "announcements lost or duplicated"
     CHILDREN_DUPLICATED = "children started twice"
-    RUNS_NOT_TERMINAL = "runs left unfinished"
     SESSIONS_UNREADABLE = "sessions unreadable"
+    LEDGER_DAMAGED = "ledgers damaged"
     FOLDERS_INCOMPLETE = "session folders incomplete"
     INTERNAL_ERRORS = "commands with internal errors"
 
@@ -48,7 +59,8 @@ class Statistic(StrEnum):
 
     IN_FLIGHT_REPEATED = "unanswered model calls repeated"
     UNKNOWN_OUTCOMES = "tool calls with unknown outcome"
-    RUNS_NOT_DONE = "runs that failed"
+    RUNS_NOT_DONE = "runs that failed after an injected error"
+    RUNS_PARKED = "runs parked after three kills without progress"
 
 
 @dataclass(slots=True)
@@ -67,43 +79,51 @@ class InvariantReport:
         self.counts.update(other.counts)
 
 
-class HomeContents(Struct, frozen=True, kw_only=True):
-    """Everything that a home contains."""
+class _ObservedHome(Struct, frozen=True, kw_only=True):
+    """The content of a home, by position in the tree."""
 
-    runs: Mapping[str, Run]
-    deliveries: Sequence[Delivery]
-    side_effects: Mapping[str, SideEffect]
-    entries_by_session: Mapping[str, Sequence[Entry]]
-    """Entries by session id."""
-    sessions: Mapping[str, Session]
+    home: HomeContents
+    positions: Mapping[str, str]
+    """Position in the tree by session id; empty for a session without messages."""
+    session_ids: Mapping[str, Sequence[str]]
+    """Session ids by position."""
 
-    def tree_position(self, session: str) -> str:
-        """Return the session's position in the tree, or an empty string if it has no messages."""
-        tasks = (
-            each.text
-            for each in self.entries_by_session.get(session, ())
-            if isinstance(each, Message) and each.role == "user"
-        )
-        return next(filter(None, map(position_in, tasks)), "")
+    @property
+    def runs(self) -> Mapping[str, RunRow]:
+        return self.home.ledger.runs
 
 
 async def check_invariants(
-    environment: TortureEnvironment, requests: Sequence[ModelRequest], *, faults: int
+    environment: TortureEnvironment,
+    requests: Sequence[ModelRequest],
+    *,
+    faults: int,
+    errors_injected: bool = False,
 ) -> InvariantReport:
     """Check all invariants.
 
     Args:
-        environment: The environment.
+        environment: The environment, which knows the trees that were started.
         requests: All model requests.
         faults: Number of kills or injected errors; each explains one repeated request per agent.
+        errors_injected: System calls or allocations failed, so that runs may have failed. Otherwise every
+            agent of every tree must have done its part.
     """
     report = InvariantReport()
-    home = await _read_home(environment, report)
-    _check_runs_ended(home, report)
-    _check_nothing_lost(home, requests, report)
-    _check_turns_not_repeated(home, requests, faults, report)
-    _check_effects(home, environment.effect_counts(), report)
-    _check_announcements(home, report)
+    observed = _observe(read_home(environment.home))
+    _check_files(observed.home, report)
+    _check_runs_ended(observed, report, errors_injected=errors_injected)
+    _check_not_started_twice(observed, report)
+    _check_nothing_lost(observed, requests, report)
+    _check_turns_not_repeated(observed, requests, faults, report)
+    _check_effects(observed.home, environment.effect_counts(), report)
+    _check_commands(environment.command_counts(), report)
+    _check_announcements(observed, report, errors_injected=errors_injected)
+    for tree in environment.trees:
+        if errors_injected:
+            _check_agent_exists(f"{tree}/lead", observed, report)
+        else:
+            _check_tree_complete(tree, observed, environment, report)
     for name in environment.commands_with_internal_errors():
         report.add_violation(
             Invariant.INTERNAL_ERRORS, f"{environment.output_dir / name} reports an internal error"
@@ -111,101 +131,153 @@ async def check_invariants(
     return report
 
 
-async def _read_home(environment: TortureEnvironment, report: InvariantReport) -> HomeContents:
-    store = FileStore(environment.home / "sessions", system_clock())
-    ledger = SqliteLedger(environment.home / "ledger.db")
-    entries_by_session: dict[str, Sequence[Entry]] = {}
-    sessions: dict[str, Session] = {}
-    try:
-        for session in await store.sessions():
-            sessions[session.id] = session
-            entries_by_session[session.id] = await _read_session(store, session, report)
-        runs, deliveries, side_effects = await ledger.read(_read_ledger_rows)
-    finally:
-        await ledger.close()
-        store.close()
-    return HomeContents(
-        runs=runs,
-        deliveries=deliveries,
-        side_effects=side_effects,
-        entries_by_session=entries_by_session,
-        sessions=sessions,
-    )
+def _observe(home: HomeContents) -> _ObservedHome:
+    positions = {session_id: _tree_position(session.entries) for session_id, session in home.sessions.items()}
+    session_ids: dict[str, list[str]] = defaultdict(list)
+    for session_id, position in positions.items():
+        session_ids[position].append(session_id)
+    return _ObservedHome(home=home, positions=positions, session_ids=session_ids)
 
 
-def _read_ledger_rows(tx: Transaction) -> tuple[dict[str, Run], list[Delivery], dict[str, SideEffect]]:
-    runs = {run.id: run for run in tx.find_runs()}
-    return (
-        runs,
-        tx.find_deliveries(),
-        {side_effect.call: side_effect for run in runs for side_effect in tx.find_side_effects(run)},
-    )
+def _tree_position(entries: Sequence[Entry]) -> str:
+    tasks = (position_in(entry.text) for entry in entries if entry.kind == "user")
+    return next(filter(None, tasks), "")
 
 
-async def _read_session(store: FileStore, session: Session, report: InvariantReport) -> Sequence[Entry]:
-    missing = [name for name in SESSION_FILES if not Path(session.path, name).exists()]
-    if missing:
-        report.add_violation(Invariant.FOLDERS_INCOMPLETE, f"{session.path} has no {', '.join(missing)}")
-        return ()
-    try:
-        entries, problems = await store.read_entries(session)
-        problems = [*problems, *await store.problems(session)]
-    except RetinueError as error:
-        entries, problems = [], [str(error)]
-    for problem in problems:
-        report.add_violation(Invariant.SESSIONS_UNREADABLE, f"{session.slug}: {problem}")
-    return entries
-
-
-def _check_runs_ended(home: HomeContents, report: InvariantReport) -> None:
-    """Check that every run has ended and no position of the tree was started twice."""
-    for run in home.runs.values():
-        if run.status.is_live:
+def _check_files(home: HomeContents, report: InvariantReport) -> None:
+    for problem in home.ledger.problems:
+        report.add_violation(Invariant.LEDGER_DAMAGED, f"ledger.db: {problem}")
+    for session in home.sessions.values():
+        if session.missing_files:
             report.add_violation(
-                Invariant.RUNS_NOT_TERMINAL,
-                f"run {run.id} of {run.agent} is {run.status} ({run.waiting_for})",
+                Invariant.FOLDERS_INCOMPLETE, f"{session.folder} has no {', '.join(session.missing_files)}"
             )
-        elif run.status is not Status.DONE:
+        for problem in session.problems:
+            report.add_violation(Invariant.SESSIONS_UNREADABLE, f"{session.folder.name}: {problem}")
+
+
+def _check_runs_ended(observed: _ObservedHome, report: InvariantReport, *, errors_injected: bool) -> None:
+    for run in observed.runs.values():
+        label = f"run {run.id} at {observed.positions.get(run.session_id, 'no position')} is {run.status}"
+        if run.is_live:
+            report.add_violation(
+                Invariant.RUNS_NOT_TERMINAL, f"{label} ({run.waiting_for or '-'}, {run.reason or '-'})"
+            )
+        elif run.status != "done" and errors_injected:
             report.counts[Statistic.RUNS_NOT_DONE] += 1
-    session_counts = Counter(
-        position for session in home.sessions if (position := home.tree_position(session))
+        elif run.status != "done":
+            report.add_violation(Invariant.RUNS_FAILED, f"{label} ({run.reason or 'no reason'})")
+
+
+def _check_not_started_twice(observed: _ObservedHome, report: InvariantReport) -> None:
+    for position, session_ids in observed.session_ids.items():
+        if position and len(session_ids) > 1:
+            report.add_violation(
+                Invariant.CHILDREN_DUPLICATED, f"{len(session_ids)} sessions for position {position}"
+            )
+    run_counts = Counter(
+        run.session_id
+        for run in observed.runs.values()
+        if run.source != WAKE_SOURCE and not run.key.startswith(CONTINUATION_PREFIX)
     )
-    for position, count in session_counts.items():
-        if count > 1:
-            report.add_violation(Invariant.CHILDREN_DUPLICATED, f"{count} sessions for position {position}")
-    run_counts = Counter(run.session_id for run in home.runs.values() if run.request.source != "wake")
     for session, count in run_counts.items():
         if count > 1:
             report.add_violation(
-                Invariant.CHILDREN_DUPLICATED, f"{count} runs for position {home.tree_position(session)}"
+                Invariant.CHILDREN_DUPLICATED,
+                f"{count} runs for position {observed.positions.get(session, session)}",
             )
 
 
+def _check_agent_exists(position: str, observed: _ObservedHome, report: InvariantReport) -> bool:
+    sessions = observed.session_ids.get(position, ())
+    if not sessions:
+        report.add_violation(Invariant.AGENTS_LOST, f"{position} has no session")
+    elif not any(run.session_id in sessions for run in observed.runs.values()):
+        report.add_violation(Invariant.AGENTS_LOST, f"{position} has no run in the ledger")
+    else:
+        return True
+    return False
+
+
+def _check_tree_complete(
+    tree: str, observed: _ObservedHome, environment: TortureEnvironment, report: InvariantReport
+) -> None:
+    """Check that every agent of a tree exists, made all its calls, and left what they should leave."""
+    for position, tools in expected_calls(tree).items():
+        if not _check_agent_exists(position, observed, report):
+            continue
+        session_id = observed.session_ids[position][0]
+        entries = observed.home.entries(session_id)
+        calls = [entry for entry in entries if entry.kind == "call"]
+        if [call.tool for call in calls] != tools:
+            report.add_violation(
+                Invariant.EFFECTS_LOST,
+                f"{position} called {[call.tool for call in calls]} instead of {tools}",
+            )
+        results = {entry.id: entry for entry in entries if entry.kind == "result"}
+        for call in calls:
+            if problem := _failed_call(call, results.get(call.id), environment):
+                report.add_violation(Invariant.EFFECTS_LOST, f"{position}: {problem}")
+            elif call.tool == "bash" and results[call.id].ok and not environment.killed_commands:
+                _check_command_ran(position, environment.command_counts(), report)
+        if "write" in tools:
+            _check_note(position, observed.home.sessions[session_id].workspace, report)
+
+
+def _failed_call(call: Entry, result: Entry | None, environment: TortureEnvironment) -> str:
+    """Return what is wrong with a call that should have succeeded; empty if nothing is."""
+    if result is None:
+        return f"call {call.id} of {call.tool} has no result"
+    is_excused = (
+        UNKNOWN_OUTCOME in result.text
+        or call.id in environment.denied_calls
+        or (call.tool == "bash" and environment.killed_commands > 0)
+    )
+    return "" if result.ok or is_excused else f"call {call.id} of {call.tool} failed: {result.text[:160]}"
+
+
+def _check_command_ran(position: str, commands: Counter[str], report: InvariantReport) -> None:
+    if not commands[position]:
+        report.add_violation(Invariant.EFFECTS_LOST, f"the command of {position} left no line")
+
+
+def _check_note(position: str, workspace: str, report: InvariantReport) -> None:
+    note = Path(workspace, NOTE_FILE)
+    text = note.read_text("utf-8", "replace") if note.is_file() else None
+    if text != note_text(position):
+        report.add_violation(Invariant.EFFECTS_LOST, f"{note} of {position} contains {text!r}")
+
+
+def _check_commands(commands: Counter[str], report: InvariantReport) -> None:
+    for position, count in commands.items():
+        if count > 1:
+            report.add_violation(Invariant.EFFECTS_REPEATED, f"the command of {position} ran {count} times")
+
+
 def _check_nothing_lost(
-    home: HomeContents, requests: Sequence[ModelRequest], report: InvariantReport
+    observed: _ObservedHome, requests: Sequence[ModelRequest], report: InvariantReport
 ) -> None:
     """Check that everything quoted by a later request or recorded in the ledger is in the file."""
-    for message in (*_missing_quoted_replies(home, requests), *_changed_histories(requests)):
+    for message in (*_missing_quoted_replies(observed, requests), *_changed_histories(requests)):
         report.add_violation(Invariant.ENTRIES_LOST, message)
-    for run in home.runs.values():
-        if run.status is Status.DONE:
-            for message in _missing_final_entries(run, home.entries_by_session.get(run.session_id, ())):
+    for run in observed.runs.values():
+        if run.status == "done":
+            for message in _missing_final_entries(run, observed.home.entries(run.session_id)):
                 report.add_violation(Invariant.ENTRIES_LOST, message)
 
 
-def _missing_quoted_replies(home: HomeContents, requests: Sequence[ModelRequest]) -> Iterable[str]:
+def _missing_quoted_replies(observed: _ObservedHome, requests: Sequence[ModelRequest]) -> Iterable[str]:
     """Yield quoted replies that are missing from the files.
 
     An agent's own replies must be there as replies, those of others as results or announcements.
     """
     own_tokens: dict[str, set[ReplyToken]] = defaultdict(set)
     other_tokens: dict[str, set[ReplyToken]] = defaultdict(set)
-    for session, entries in home.entries_by_session.items():
-        for entry in entries:
-            tokens = own_tokens if isinstance(entry, Message) and entry.role == "agent" else other_tokens
-            tokens[home.tree_position(session)] |= (
-                set() if isinstance(entry, ToolCall) else {*reply_tokens_in(entry.text)}
-            )
+    for session_id, session in observed.home.sessions.items():
+        position = observed.positions[session_id]
+        for entry in session.entries:
+            tokens = own_tokens if entry.kind == "agent" else other_tokens
+            tokens[position] |= set() if entry.kind == "call" else {*reply_tokens_in(entry.text)}
     for each in requests:
         for token in sorted(each.quoted_tokens):
             if token not in (own_tokens if token[0] == each.position else other_tokens)[each.position]:
@@ -223,27 +295,29 @@ def _changed_histories(requests: Sequence[ModelRequest]) -> Iterable[str]:
                 yield f"the history of {position} changed before turn {following.turn}"
 
 
-def _missing_final_entries(run: Run, entries: Sequence[Entry]) -> Iterable[str]:
+def _missing_final_entries(run: RunRow, entries: Sequence[Entry]) -> Iterable[str]:
     """Yield what a finished run's file lacks: its final text, or the result of a tool call."""
-    texts = {each.text for each in entries if isinstance(each, Message) and each.run == run.id}
+    texts = {entry.text for entry in entries if entry.kind in ("agent", "user") and entry.run == run.id}
     if run.text and run.text not in texts:
         yield f"the final text of run {run.id} is missing from its file"
-    if calls := unanswered_calls(entries):
-        yield f"run {run.id} ended, but its call {calls[0].id} has no result"
+    answered = {entry.id for entry in entries if entry.kind == "result"}
+    open_calls = [entry.id for entry in entries if entry.kind == "call" and entry.id not in answered]
+    if open_calls:
+        yield f"run {run.id} ended, but its call {open_calls[0]} has no result"
 
 
 def _check_turns_not_repeated(
-    home: HomeContents, requests: Sequence[ModelRequest], faults: int, report: InvariantReport
+    observed: _ObservedHome, requests: Sequence[ModelRequest], faults: int, report: InvariantReport
 ) -> None:
     """Check that each turn has one reply on disk, and that it is the reply to the last request.
 
     Once a reply is on disk, the turn must not be requested again. Earlier requests were in flight at a fault.
     """
     stored_attempts: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for session, entries in home.entries_by_session.items():
-        position = home.tree_position(session)
-        for entry in entries:
-            if isinstance(entry, Message) and entry.role == "agent":
+    for session_id, session in observed.home.sessions.items():
+        position = observed.positions[session_id]
+        for entry in session.entries:
+            if entry.kind == "agent":
                 for token in reply_tokens_in(entry.text):
                     if token[0] == position:
                         stored_attempts[position, token[1]].append(token[2])
@@ -273,58 +347,43 @@ def _check_effects(home: HomeContents, effects: Counter[str], report: InvariantR
         if count > 1:
             report.add_violation(Invariant.EFFECTS_REPEATED, f"call {call_id} ran {count} times")
     known_calls: set[str] = set()
-    for entries in home.entries_by_session.values():
-        result_by_call = {entry.call_id: entry for entry in entries if isinstance(entry, ToolResult)}
-        for tool_call in entries:
-            if isinstance(tool_call, ToolCall) and tool_call.tool in COUNTED_TOOLS:
-                known_calls.add(tool_call.id)
-                _check_reported_outcome(
-                    tool_call,
-                    result_by_call.get(tool_call.id),
-                    effects[tool_call.id],
-                    home.side_effects,
-                    report,
-                )
+    for session in home.sessions.values():
+        results = {entry.id: entry for entry in session.entries if entry.kind == "result"}
+        for call in session.entries:
+            if call.kind == "call" and call.tool in COUNTED_TOOLS:
+                known_calls.add(call.id)
+                if (result := results.get(call.id)) is not None:
+                    recorded_state = home.ledger.effect_states.get(call.id, "nothing")
+                    _check_reported_outcome(result, effects[call.id], recorded_state, report)
     for call_id in sorted(set(effects) - known_calls):
         report.add_violation(Invariant.EFFECTS_MISREPORTED, f"call {call_id} ran, but is in no file")
 
 
-def _check_reported_outcome(
-    tool_call: ToolCall,
-    result: ToolResult | None,
-    count: int,
-    side_effects: Mapping[str, SideEffect],
-    report: InvariantReport,
-) -> None:
-    if result is None:
-        return
-    side_effect = side_effects.get(tool_call.id)
-    is_unknown = result.text.endswith(UNKNOWN_OUTCOME)
+def _check_reported_outcome(result: Entry, count: int, recorded_state: str, report: InvariantReport) -> None:
+    """Check a result against the mark that the call left, and against what the ledger recorded."""
+    is_unknown = UNKNOWN_OUTCOME in result.text
+    problem = ""
     if is_unknown:
         report.counts[Statistic.UNKNOWN_OUTCOMES] += 1
-    if is_unknown and (side_effect is None or side_effect.progress is SideEffectState.ENDED):
-        report.add_violation(
-            Invariant.EFFECTS_MISREPORTED,
-            f"call {tool_call.id} is reported as unknown, but the ledger has {side_effect}",
-        )
-    if result.ok and not count:
-        report.add_violation(
-            Invariant.EFFECTS_MISREPORTED, f"call {tool_call.id} is reported as done, but did not run"
-        )
-    if count and not result.ok and not is_unknown:
-        report.add_violation(
-            Invariant.EFFECTS_MISREPORTED,
-            f"call {tool_call.id} ran, but is reported as: {result.text[:120]}",
-        )
+    if is_unknown and recorded_state in ("nothing", "ended"):
+        problem = f"is reported as unknown, but the ledger has {recorded_state}"
+    elif result.ok and not count:
+        problem = "is reported as done, but did not run"
+    elif result.ok and recorded_state != "ended":
+        problem = f"is reported as done, but the ledger has {recorded_state}"
+    elif count and not result.ok and not is_unknown:
+        problem = f"ran, but is reported as: {result.text[:120]}"
+    if problem:
+        report.add_violation(Invariant.EFFECTS_MISREPORTED, f"call {result.id} {problem}")
 
 
-def _check_announcements(home: HomeContents, report: InvariantReport) -> None:
+def _check_announcements(observed: _ObservedHome, report: InvariantReport, *, errors_injected: bool) -> None:
     """Check that each result was delivered to its requester exactly once, by the ledger and by the files."""
-    by_run: dict[str, list[Delivery]] = defaultdict(list)
-    for each in home.deliveries:
+    by_run: dict[str, list[DeliveryRow]] = defaultdict(list)
+    for each in observed.home.ledger.deliveries:
         by_run[each.run].append(each)
-    for run in home.runs.values():
-        if run.request.parent_run is None or run.status.is_live or run.request.source == "wake":
+    for run in observed.runs.values():
+        if not run.parent_run or run.is_live or run.source == WAKE_SOURCE:
             continue
         if len(by_run[run.id]) != 1:
             report.add_violation(
@@ -332,34 +391,40 @@ def _check_announcements(home: HomeContents, report: InvariantReport) -> None:
                 f"the result of run {run.id} has {len(by_run[run.id])} deliveries",
             )
             continue
-        for message in _delivery_violations(by_run[run.id][0], run, home):
+        for message in _delivery_violations(
+            by_run[run.id][0], run, observed, errors_injected=errors_injected
+        ):
             report.add_violation(Invariant.ANNOUNCEMENTS_WRONG, message)
 
 
-def _delivery_violations(delivery: Delivery, run: Run, home: HomeContents) -> Iterable[str]:
-    requester = home.runs.get(delivery.requester_run)
-    requester_is_done = requester is not None and requester.status is Status.DONE
-    if delivery.state is not DeliveryState.DELIVERED:
+def _delivery_violations(
+    delivery: DeliveryRow, run: RunRow, observed: _ObservedHome, *, errors_injected: bool
+) -> Iterable[str]:
+    """Yield what is wrong with a delivery.
+
+    A requester that failed because of a disk error may have been unable to save the result it took.
+    """
+    requester = observed.runs.get(delivery.requester_run)
+    requester_is_done = requester is not None and requester.status == "done"
+    if delivery.state != "delivered":
         if requester_is_done:
             yield f"the result of run {run.id} is {delivery.state}, but its requester is done"
         return
-    entries = home.entries_by_session.get(delivery.session, ())
+    entries = observed.home.entries(delivery.session)
     matching = [entry for entry in entries if _is_delivery_entry(entry, delivery)]
-    if len(matching) != 1:
+    if len(matching) > 1 or (not matching and (requester_is_done or not errors_injected)):
         yield f"the result of run {run.id} is {len(matching)} times in the session it was delivered to"
     last_token = reply_tokens_in(run.text)[-1:]
     quoting = [
         entry
         for entry in entries
-        if isinstance(entry, ToolResult | Notice)
-        and last_token
-        and last_token[0] in reply_tokens_in(entry.text)
+        if entry.kind in ("result", "notice") and last_token and last_token[0] in reply_tokens_in(entry.text)
     ]
-    if run.status is Status.DONE and requester_is_done and len(quoting) != 1:
+    if run.status == "done" and requester_is_done and len(quoting) != 1:
         yield f"the final text of run {run.id} reached its requester {len(quoting)} times"
 
 
-def _is_delivery_entry(entry: Entry, delivery: Delivery) -> bool:
+def _is_delivery_entry(entry: Entry, delivery: DeliveryRow) -> bool:
     if delivery.answers_call:
-        return isinstance(entry, ToolResult) and entry.call_id == delivery.taken_by
-    return isinstance(entry, Notice) and entry.id == delivery.id
+        return entry.kind == "result" and entry.id == delivery.taken_by
+    return entry.kind == "notice" and entry.id == delivery.id

@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections import Counter
 
 from msgspec import Struct
 
-from retinue.domain.run import Status
 from retinue.torture.environment import POLL_SECONDS, TIMEOUT_S, TortureEnvironment
 from retinue.torture.fake_model import FakeModel
 from retinue.torture.invariants import InvariantReport, check_invariants
+from retinue.torture.random_kills import ProgressWatch
 
 BLOCKED_REPLY_DELAY_S = 600.0
 """Delay of replies that must not arrive before the daemon is killed."""
@@ -42,9 +41,10 @@ async def run_mass_restart(
     model.answer_delay_s = None
     started_at, requests_before = time.perf_counter(), len(model.requests)
     process = await environment.start_command("serve")
-    while time.perf_counter() - started_at < TIMEOUT_S:
-        runs, _ = await environment.read_ledger()
-        if not any(run.status.is_live for run in runs):
+    watch = ProgressWatch(model)
+    while True:
+        rows = await environment.read_ledger()
+        if not rows.has_live_runs or watch.is_stalled(rows):
             break
         await asyncio.sleep(POLL_SECONDS * 2)
     all_ended_s = time.perf_counter() - started_at
@@ -68,6 +68,6 @@ async def _wait_until_running(environment: TortureEnvironment, model: FakeModel,
         running_count < 2 * pairs or len(model.requests) < expected_requests
     ) and time.perf_counter() - started_at < TIMEOUT_S:
         await asyncio.sleep(POLL_SECONDS * 5)
-        runs, _ = await environment.read_ledger()
-        running_count = Counter(run.status for run in runs)[Status.RUNNING]
+        rows = await environment.read_ledger()
+        running_count = sum(run.status == "running" for run in rows.runs.values())
     return running_count

@@ -3,22 +3,28 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from retinue.domain.run import Run
 from retinue.torture.counted_tools import PAUSE_SECONDS
-from retinue.torture.environment import POLL_SECONDS, TIMEOUT_S, TortureEnvironment
+from retinue.torture.environment import POLL_SECONDS, TortureEnvironment
 from retinue.torture.fake_model import FakeModel
-from retinue.torture.invariants import InvariantReport, check_invariants
-from retinue.torture.scenario import task_text
+from retinue.torture.home_reader import LedgerRows, completed_calls_by_run
+from retinue.torture.injuries import Injury, kill_shell_commands, limit_memory, tear_session_file
+from retinue.torture.invariants import Invariant, InvariantReport, Statistic, check_invariants
+from retinue.torture.scenario import BARE_TREE, FULL_TREE, task_text
 
-MAX_KILLS_PER_TREE = 3
-"""Kills per tree: a run that is resumed more often fails, as designed."""
+MAX_KILLS_PER_TREE = 8
+"""Kills per tree: fewer than the ten crashes in an hour after which a run is parked in any case."""
+CRASHES_WITHOUT_PROGRESS = 3
+"""Kills in a row, without a completed tool call in between, after which a run may be parked for a person."""
 DAEMON_TREES = 3
 """Trees that a daemon runs concurrently."""
 DENIAL_RATE = 0.2
-"""Share of approvals that are denied."""
+"""Share of approvals of side effects that are denied."""
+INJURY_RATE = 0.5
+STALL_S = 30.0
+"""Time without a model request, an entry in a file or a change in the ledger after which a tree counts as hanging."""
 
 
 @dataclass(slots=True)
@@ -29,8 +35,15 @@ class KillCycle:
     model: FakeModel
     rng: random.Random
     kills: int = 0
+    faults: int = 0
+    """Kills and other injuries that may have interrupted a model request."""
+    injuries: set[Injury] = field(default_factory=set[Injury])
     resume_times_s: list[float] = field(default_factory=list[float])
     """Seconds from each restart to the first model request."""
+    completed_calls: list[Mapping[str, int]] = field(default_factory=list[Mapping[str, int]])
+    """Completed tool calls of each run, at each kill."""
+    parked: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Runs that were parked and resumed: whether the kills were a reason to park them."""
 
     async def kill_at_random_point(self, process: asyncio.subprocess.Process, *, restarted: bool) -> None:
         """Kill the process at a random point.
@@ -58,26 +71,94 @@ class KillCycle:
 
         await _poll_until(is_due, timeout_s=self.rng.uniform(2, 4))
         await asyncio.sleep(delay_s)
-        if await self.environment.kill_process(process):
-            self.kills += 1
+        injury = self.rng.choice([*Injury]) if self.rng.random() < INJURY_RATE else Injury.NONE
+        await self._injure_before_kill(injury, process)
+        self.kills += await self.kill(process)
+        if injury is Injury.TORN_TAIL and tear_session_file(self.environment.home, self.rng):
+            self.injuries.add(injury)
         if restarted and threshold and len(self.model.requests) > requests_before:
             self._record_resume_time(started_at, requests_before)
+
+    async def kill(self, process: asyncio.subprocess.Process) -> bool:
+        """Kill a process that may execute runs, and return whether it was still running."""
+        if not await self.environment.kill_process(process):
+            return False
+        self.faults += 1
+        self.completed_calls.append(await asyncio.to_thread(completed_calls_by_run, self.environment.home))
+        return True
+
+    async def _injure_before_kill(self, injury: Injury, process: asyncio.subprocess.Process) -> None:
+        if injury is Injury.FOLLOWER:
+            await self._kill_follower()
+        elif injury is Injury.COMMAND:
+            await self._kill_commands(process)
+        elif injury is Injury.MEMORY and limit_memory(process.pid, self.rng):
+            self.injuries.add(injury)
+            self.environment.excuse_output(process)
+            self.faults += 1
+            await asyncio.sleep(self.rng.uniform(0.05, 0.5))
+
+    async def _kill_follower(self) -> None:
+        """Follow a session or wait for a run in another process, and kill that process."""
+        rows = await self.environment.read_ledger()
+        live_runs = [run for run in rows.runs.values() if run.is_live]
+        if not live_runs:
+            return
+        run = self.rng.choice(live_runs)
+        arguments = ("attach", run.session_id) if self.rng.random() < 0.5 else ("wait", run.id)  # noqa: PLR2004  (half of each)
+        follower = await self.environment.start_command(*arguments)
+        await asyncio.sleep(self.rng.uniform(0.3, 1.2))
+        if await self.kill(follower):  # it may have resumed runs of a dead process
+            self.injuries.add(Injury.FOLLOWER)
+
+    async def _kill_commands(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for a shell command of the tree, and kill it."""
+        killed = 0
+
+        def kill() -> bool:
+            nonlocal killed
+            killed = kill_shell_commands(self.environment.work_dir)
+            return bool(killed) or process.returncode is not None
+
+        await _poll_until(kill, timeout_s=2)
+        self.environment.killed_commands += killed
+        if killed:
+            self.injuries.add(Injury.COMMAND)
+            await asyncio.sleep(self.rng.uniform(0, 0.3))
 
     def _record_resume_time(self, started_at: float, requests_before: int) -> None:
         if len(self.model.requests) > requests_before:
             self.resume_times_s.append(self.model.request_times[requests_before] - started_at)
 
     async def wait_until_idle(self, process: asyncio.subprocess.Process) -> None:
-        """Answer all approvals and wait until no run is live or the process has exited."""
+        """Answer all approvals and wait until no run is live, nothing moves any more, or the process has exited."""
         started_at, requests_before = time.perf_counter(), len(self.model.requests)
-        while time.perf_counter() - started_at < TIMEOUT_S and process.returncode is None:
-            runs, waiting = await self.environment.read_ledger()
-            if runs and not any(run.status.is_live for run in runs):
+        watch = ProgressWatch(self.model)
+        while process.returncode is None:
+            rows = await self.environment.read_ledger()
+            if (rows.runs and not rows.has_live_runs) or watch.is_stalled(rows):
                 break
-            answers = [("approvals", "answer", each.id, self.random_answer(), "--json") for each in waiting]
+            answers = self.answer_commands(rows)
             await asyncio.gather(*(self.environment.run_command(*arguments) for arguments in answers))
+            await self.resume_parked_runs(rows)
             await asyncio.sleep(POLL_SECONDS * 2)
         self._record_resume_time(started_at, requests_before)
+
+    async def resume_parked_runs(self, rows: LedgerRows) -> None:
+        """Resume the runs that were parked for a person, and note whether the kills were a reason to park them."""
+        for run in rows.runs.values():
+            if run.is_parked and run.id not in self.parked:
+                self.parked[run.id] = self.had_reason_to_park(run.id)
+                await self.environment.run_command("runs", "resume", run.id, "--json")
+
+    def had_reason_to_park(self, run_id: str) -> bool:
+        """Return True if the last kills allowed the run hardly a completed tool call.
+
+        One call in between is forgiven: the kill may have come before it was recorded as progress.
+        """
+        counts = [each.get(run_id, 0) for each in self.completed_calls]
+        recent = counts[-CRASHES_WITHOUT_PROGRESS:]
+        return len(recent) == CRASHES_WITHOUT_PROGRESS and recent[-1] - recent[0] <= 1
 
     async def run_timed_command(self, *arguments: str) -> int:
         """Run a command to its end and record how soon it sent its first model request."""
@@ -86,17 +167,60 @@ class KillCycle:
         self._record_resume_time(started_at, requests_before)
         return code
 
-    def random_answer(self) -> str:
-        return "deny" if self.rng.random() < DENIAL_RATE else "allow"
+    def answer_commands(self, rows: LedgerRows) -> list[tuple[str, ...]]:
+        """Return a command for each pending approval; some side effects are denied, all else is allowed."""
+        commands: list[tuple[str, ...]] = []
+        for approval in rows.pending_approvals:
+            is_denied = approval.tool == "sign" and self.rng.random() < DENIAL_RATE
+            if is_denied:
+                self.environment.denied_calls.add(approval.call)
+            answer = "deny" if is_denied or approval.call in self.environment.denied_calls else "allow"
+            commands.append(("approvals", "answer", approval.id, answer, "--json"))
+        return commands
+
+    async def check(self) -> InvariantReport:
+        """Check all invariants, and that no run was parked that had made progress."""
+        report = await check_invariants(
+            self.environment,
+            self.model.requests,
+            faults=self.faults,
+            errors_injected=Injury.MEMORY in self.injuries,
+        )
+        for run_id, had_reason in self.parked.items():
+            report.counts[Statistic.RUNS_PARKED] += had_reason
+            if not had_reason:
+                report.add_violation(
+                    Invariant.RUNS_PARKED,
+                    f"run {run_id} was parked, with these completed calls at each kill: "
+                    f"{[each.get(run_id, 0) for each in self.completed_calls]}",
+                )
+        return report
+
+
+class ProgressWatch:
+    """Notices when a tree does not move any more."""
+
+    def __init__(self, model: FakeModel) -> None:
+        self._model = model
+        self._last_state: object = None
+        self._changed_at = time.perf_counter()
+
+    def is_stalled(self, rows: LedgerRows) -> bool:
+        """Return True if neither the ledger nor the requests have changed for a while."""
+        state = (len(self._model.requests), rows)
+        now = time.perf_counter()
+        if state != self._last_state:
+            self._last_state, self._changed_at = state, now
+        return now - self._changed_at > STALL_S
 
 
 async def kill_daemon_repeatedly(
-    environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int
+    environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int, family: str
 ) -> KillCycle:
     """Run several trees in a daemon that is killed and restarted `kills` times."""
     cycle = KillCycle(environment=environment, model=model, rng=rng)
     process = await environment.start_command("serve")
-    await environment.start_trees(*(f"deep-{number}" for number in range(DAEMON_TREES)))
+    await environment.start_trees(*(f"{family}-{number}" for number in range(DAEMON_TREES)))
     for number in range(kills):
         await cycle.kill_at_random_point(process, restarted=number > 0)
         process = await environment.start_command("serve")
@@ -106,30 +230,47 @@ async def kill_daemon_repeatedly(
 
 
 async def kill_commands_repeatedly(
-    environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int
+    environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int, family: str
 ) -> KillCycle:
     """Run one tree with `run`, and continue it with other commands after each kill."""
     cycle = KillCycle(environment=environment, model=model, rng=rng)
-    arguments: list[str] = ["run", "--agent", "lead", "--json", task_text("deep-0/lead")]
-    started_at = time.perf_counter()
-    while time.perf_counter() - started_at < TIMEOUT_S:
+    tree = f"{family}-0"
+    environment.trees.append(tree)
+    first_command = ("run", "--agent", "lead", "--json", task_text(f"{tree}/lead"))
+    arguments: tuple[str, ...] = first_command
+    watch = ProgressWatch(model)
+    while True:
+        rival = await _start_rival(cycle) if arguments[0] == "runs" else None
         process = await environment.start_command(*arguments)
         if cycle.kills < kills:
             await cycle.kill_at_random_point(process, restarted=arguments[0] != "run")
         else:
             await environment.wait_for_exit(process)
-        runs, waiting = await environment.read_ledger()
-        if runs and not any(run.status.is_live for run in runs):
-            break
-        if waiting and not _is_any_run_active(runs):
-            arguments = ["approvals", "answer", waiting[0].id, cycle.random_answer(), "--json"]
-        elif runs:
-            arguments = ["runs", "resume", "--json"]
-    return cycle
+        if rival is not None and rng.random() < INJURY_RATE:
+            cycle.kills += await cycle.kill(rival)
+        elif rival is not None:
+            await environment.wait_for_exit(rival)
+        rows = await environment.read_ledger()
+        if (rows.runs and not rows.has_live_runs) or watch.is_stalled(rows):
+            return cycle
+        await cycle.resume_parked_runs(rows)
+        answers = cycle.answer_commands(rows)
+        if answers and not _is_any_run_active(rows):
+            arguments = answers[0]
+        else:
+            arguments = ("runs", "resume", "--json") if rows.runs else first_command
 
 
-def _is_any_run_active(runs: list[Run]) -> bool:
-    return any(run.status in ("queued", "running") for run in runs)
+async def _start_rival(cycle: KillCycle) -> asyncio.subprocess.Process | None:
+    """Sometimes start a second process that resumes the same runs at the same time."""
+    if cycle.rng.random() >= INJURY_RATE:
+        return None
+    cycle.injuries.add(Injury.TWO_RESUMERS)
+    return await cycle.environment.start_command("runs", "resume", "--json")
+
+
+def _is_any_run_active(rows: LedgerRows) -> bool:
+    return any(run.status in ("queued", "running") for run in rows.runs.values())
 
 
 async def _poll_until(condition: Callable[[], bool], *, timeout_s: float) -> None:
@@ -139,9 +280,20 @@ async def _poll_until(condition: Callable[[], bool], *, timeout_s: float) -> Non
 
 
 async def run_kill_round(
-    environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int
+    environment: TortureEnvironment,
+    model: FakeModel,
+    rng: random.Random,
+    kills: int,
+    *,
+    has_commands: bool,
 ) -> tuple[KillCycle, InvariantReport]:
-    """Kill one home a random number of times, up to `kills`, and check the invariants."""
+    """Kill one home a random number of times, up to `kills`, and check the invariants.
+
+    `has_commands`: shell commands and worktrees work on this machine.
+    """
+    family = FULL_TREE if has_commands else BARE_TREE
+    if has_commands:
+        environment.create_repository()
     scenario = rng.choice((kill_daemon_repeatedly, kill_commands_repeatedly))
-    cycle = await scenario(environment, model, rng, min(kills, rng.randint(1, MAX_KILLS_PER_TREE)))
-    return cycle, await check_invariants(environment, model.requests, faults=cycle.kills)
+    cycle = await scenario(environment, model, rng, min(kills, rng.randint(1, MAX_KILLS_PER_TREE)), family)
+    return cycle, await cycle.check()

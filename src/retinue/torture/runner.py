@@ -7,6 +7,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,16 +18,24 @@ from typing import Any
 from msgspec import Struct
 
 from retinue.testing.fake_model_server import FakeModelServer
-from retinue.torture import syscall_faults
+from retinue.torture import sync_order, syscall_faults
 from retinue.torture.environment import TortureEnvironment
 from retinue.torture.fake_model import FakeModel
+from retinue.torture.injuries import Injury
 from retinue.torture.invariants import Invariant, InvariantReport, Statistic
 from retinue.torture.mass_restart import run_mass_restart
 from retinue.torture.random_kills import KillCycle, run_kill_round
 
 MODEL_DELAY_S = 0.004
 """Maximum delay of the fake model where its speed does not matter."""
-STRACE_MISSING = "strace is not installed, so faults at system calls are not tested. Install it to test them"
+STRACE_MISSING = "faults at system calls, because strace is not installed"
+NO_EFFECTS_TRACED = "the order of syncs, because the trace of a run contains no side effect"
+COMMANDS_MISSING = (
+    "shell commands and worktrees, because git or a strict sandbox is missing (see `retinue doctor`)"
+)
+
+
+INJURIES = tuple(injury for injury in Injury if injury is not Injury.NONE)
 
 
 class TortureOptions(Struct, frozen=True, kw_only=True):
@@ -54,6 +63,10 @@ class PartResult:
     resume_times_s: list[float] = field(default_factory=list[float])
     all_ended_s: float | None = None
     """Seconds from the mass restart until all runs had ended."""
+    injuries: Counter[Injury] = field(default_factory=Counter[Injury])
+    """Test rounds with each injury other than a kill."""
+    not_measured: list[str] = field(default_factory=list[str])
+    """What could not be tested, and why."""
     violations: list[tuple[str, Path]] = field(default_factory=list[tuple[str, Path]])
     """Violations, each with the folder to inspect."""
 
@@ -67,6 +80,8 @@ class PartResult:
             "missed": self.missed,
             "invariants": violation_counts,
             "counts": {str(count): self.report.counts[count] for count in Statistic},
+            "injuries": {str(injury): self.injuries[injury] for injury in INJURIES},
+            "not_measured": self.not_measured,
             "resume_median_s": round(statistics.median(self.resume_times_s), 3)
             if self.resume_times_s
             else None,
@@ -108,11 +123,11 @@ class TortureRunner:
 
     async def _run_fault_points(self, part: PartResult) -> None:
         if syscall_faults.strace_path() is None:
-            self.on_progress(STRACE_MISSING)
+            part.not_measured.append(STRACE_MISSING)
             return
         self.on_progress("counting the system calls of a run")
         rng = self._seeded_random("points")
-        fresh_calls, used_calls = await self._count_syscalls()
+        fresh_calls, used_calls = await self._count_syscalls(part)
         pending = syscall_faults.sample_points(
             syscall_faults.fault_points(fresh_calls, used_calls), self.options.points_per_fault, rng
         )
@@ -131,7 +146,9 @@ class TortureRunner:
             for _ in range(min(4, os.cpu_count() or 1)):
                 group.create_task(run_points())
 
-    async def _count_syscalls(self) -> tuple[syscall_faults.SyscallNumbers, syscall_faults.SyscallNumbers]:
+    async def _count_syscalls(
+        self, part: PartResult
+    ) -> tuple[syscall_faults.SyscallNumbers, syscall_faults.SyscallNumbers]:
         """Return the system calls of a run in a fresh home and in a used one."""
         async with self._open_environment("fresh", MODEL_DELAY_S) as (environment, _):
             fresh_calls = await syscall_faults.count_syscalls(environment)
@@ -139,8 +156,17 @@ class TortureRunner:
             await environment.run_command("runs", "list")
             shutil.copytree(environment.home, self._template_home, symlinks=True)
             used_calls = await syscall_faults.count_syscalls(environment)
-        self._remove_folders("fresh", "used")
+            self._check_sync_order(environment, part)
+        self._remove_folders("fresh")
         return fresh_calls, used_calls
+
+    def _check_sync_order(self, environment: TortureEnvironment, part: PartResult) -> None:
+        report, trace = InvariantReport(), syscall_faults.trace_path(environment)
+        for message in sync_order.find_unsynced_effects(trace, environment.home):
+            report.add_violation(Invariant.EFFECTS_UNSYNCED, message)
+        if not sync_order.count_effects(trace):
+            part.not_measured.append(NO_EFFECTS_TRACED)
+        self._record_report(part, report, "a traced run", "used")
 
     async def _run_fault_point(self, point: syscall_faults.FaultPoint, part: PartResult) -> None:
         name = str(point).replace(" ", "-")
@@ -155,14 +181,20 @@ class TortureRunner:
 
     async def _run_kills(self, part: PartResult) -> None:
         number = 0
+        async with self._open_environment("check", 0) as (environment, _):
+            has_commands = await environment.has_commands()
+        self._remove_folders("check")
+        if not has_commands:
+            part.not_measured.append(COMMANDS_MISSING)
         while part.faults < self.options.kills and not self._is_past_deadline(0.9):
             name = f"kills-{number}"
             async with self._open_environment(name, 0.05) as (environment, model):
                 rng = self._seeded_random(name)
                 cycle, report = await run_kill_round(
-                    environment, model, rng, self.options.kills - part.faults
+                    environment, model, rng, self.options.kills - part.faults, has_commands=has_commands
                 )
             part.faults += cycle.kills
+            part.injuries.update(cycle.injuries)
             part.resume_times_s += cycle.resume_times_s
             self._record_report(part, report, f"round {number}", name)
             self.on_progress(f"{part.faults} of {self.options.kills} kills{_violation_suffix(part)}")
@@ -236,6 +268,9 @@ def result_table(parts: Sequence[PartResult]) -> list[tuple[str, list[str]]]:
         for invariant in Invariant
     ]
     rows += [(str(count), [str(part.report.counts[count]) for part in parts]) for count in Statistic]
+    rows += [
+        (f"rounds with: {injury}", [str(part.injuries[injury]) for part in parts]) for injury in INJURIES
+    ]
     part_rows = [part.as_json() for part in parts]
     labels = {"resume_median_s": "seconds to resume, median", "resume_worst_s": "seconds to resume, worst"}
     labels |= {"all_ended_s": "seconds until all runs ended"}

@@ -1,4 +1,4 @@
-"""The agent tree under test: its agents, their tasks, and the fake model's replies."""
+"""The agent tree under test: its agents, their tasks, the fake model's replies, and what must come of them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,59 @@ ReplyToken = tuple[str, int, int]
 """Identifies a reply: the position of the agent, the turn, and the attempt."""
 
 
+NOTE_FILE = "note.txt"
+"""File that an agent writes in a worktree of its own."""
+COMMANDS_FILE = "commands.log"
+"""File in the shared workspace to which shell commands append a line each."""
+COMMAND_SCRIPT = "step.sh"
+COMMAND_SCRIPT_TEXT = f'sleep 0.2\necho "$1" >> {COMMANDS_FILE}\n'
+FULL_TREE = "deep"
+"""The largest tree; it needs git, and a sandbox for commands."""
+BARE_TREE = "bare"
+"""The same tree without worktree and commands."""
+
+
 def agent_definitions() -> list[dict[str, Any]]:
     """Return the agents, each with all spawning tools listed, as agents below the top level must."""
     tools = ["mark", "sign", "agent", "spawn_subagent", "sessions_spawn", "PersistentAgent"]
-    return [
+    shared = [
         {"name": name, "description": "Works.", "prompt": f"You are {name}.", "tools": tools}
-        for name in ("lead", "one", "two", "three", "four", "five")
+        for name in ("lead", "one", "two", "three", "four")
     ]
+    shell = {"tools": [*tools, "bash"], "shell_commands": {"allow": ["sh"]}}
+    worktree = {"tools": ["write"], "workspace": {"isolation": "sandbox", "writable": True}}
+    return [
+        *shared,
+        {"name": "five", "description": "Works.", "prompt": "You are five."} | shell,
+        {"name": "six", "description": "Works.", "prompt": "You are six."} | worktree,
+    ]
+
+
+def note_text(position: str) -> str:
+    return f"note of {position}\n"
+
+
+def expected_calls(tree: str) -> dict[str, list[str]]:
+    """Return the tools that must be called at each position of a tree, in order."""
+    found: dict[str, list[str]] = {}
+    pending = [f"{tree}/lead"]
+    while pending:
+        position = pending.pop()
+        turns = (scripted_calls(position, turn) for turn in range(len(_script(position))))
+        calls = [call for turn in turns for call in turn]
+        found[position] = [tool for tool, _ in calls]
+        pending += [child for _, args in calls if (child := _child_position(args))]
+    return found
+
+
+def _child_position(args: Mapping[str, Any]) -> str | None:
+    tasks = (position_in(each) for each in args.values() if isinstance(each, str))
+    return next(filter(None, tasks), None)
+
+
+def _script(position: str) -> Sequence[Sequence[ScriptedCall]]:
+    tree, _, path = position.partition("/")
+    return _SCRIPTS[tree.split("-")[0]].get(path.rpartition(".")[2], ())
 
 
 def task_text(position: str) -> str:
@@ -48,21 +94,23 @@ def reply_tokens_in(text: str) -> list[ReplyToken]:
 
 def scripted_calls(position: str, turn: int) -> Sequence[ScriptedCall]:
     """Return the calls the model makes at this position and turn; none for its last reply."""
-    tree, _, path = position.partition("/")
-    script = _SCRIPTS[tree.split("-")[0]].get(path.rpartition(".")[2], ())
+    script = _script(position)
     if turn >= len(script):
         return ()
     return [(tool, _fill_tasks(args, position)) for tool, args in script[turn]]
 
 
 def _fill_tasks(args: Mapping[str, Any], position: str) -> dict[str, Any]:
-    """Replace each `@x` by the task for the position x below this one."""
-    return {
-        name: task_text(f"{position}.{value[1:]}")
-        if isinstance(value, str) and value.startswith("@")
-        else value
-        for name, value in args.items()
-    }
+    """Replace each `@x` by the task for the position x below this one, and `%` by a text that names this one."""
+
+    def fill(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.startswith("@"):
+            return task_text(f"{position}.{value[1:]}")
+        return value.replace("%note", note_text(position)).replace("%position", position)
+
+    return {name: fill(value) for name, value in args.items()}
 
 
 def _agent_call(name: str, label: str) -> ScriptedCall:
@@ -81,19 +129,30 @@ def _persistent_agent_call(name: str, label: str) -> ScriptedCall:
     return ("PersistentAgent", {"preset": name, "description": label, "prompt": f"@{label}"})
 
 
+_WRITE_CALL: ScriptedCall = ("write", {"path": NOTE_FILE, "content": "%note"})
+_BASH_CALL: ScriptedCall = ("bash", {"command": f"sh {COMMAND_SCRIPT} %position"})
+
+_DEEP: Mapping[str, Sequence[Sequence[ScriptedCall]]] = {
+    "lead": [[_agent_call("one", "one"), _session_spawn_call("worker")], [MARK_CALL]],
+    "worker": [[MARK_CALL]],
+    "one": [[MARK_CALL], [_subagent_call("two", "two")]],
+    "two": [
+        [_persistent_agent_call("three", "three"), _subagent_call("five", "five", "background")],
+        [MARK_CALL],
+    ],
+    "five": [[MARK_CALL]],
+    "three": [[_agent_call("four", "four")]],
+    "four": [[MARK_CALL, MARK_CALL], [SIGN_CALL]],
+}
+
 _SCRIPTS: Mapping[str, Mapping[str, Sequence[Sequence[ScriptedCall]]]] = {
     # Four levels through every delegation tool, two of them in the background, with an approval at the bottom.
-    "deep": {
-        "lead": [[_agent_call("one", "one"), _session_spawn_call("worker")], [MARK_CALL]],
-        "worker": [[MARK_CALL]],
-        "one": [[MARK_CALL], [_subagent_call("two", "two")]],
-        "two": [
-            [_persistent_agent_call("three", "three"), _subagent_call("five", "five", "background")],
-            [MARK_CALL],
-        ],
-        "five": [[MARK_CALL]],
-        "three": [[_agent_call("four", "four")]],
-        "four": [[MARK_CALL, MARK_CALL], [SIGN_CALL]],
+    BARE_TREE: _DEEP,
+    FULL_TREE: {
+        **_DEEP,
+        "one": [[MARK_CALL], [_subagent_call("two", "two")], [_subagent_call("six", "six")]],
+        "five": [[_BASH_CALL], [MARK_CALL]],
+        "six": [[_WRITE_CALL]],
     },
     # The same depth without concurrency, so that each run makes the same calls in the same order.
     "chain": {

@@ -1,5 +1,6 @@
-"""Fault injection: count the system calls of a run that change its home, then make each of them fail."""
+"""Fault injection: count the system calls of a run that use its home, then make each of them fail."""
 
+import asyncio
 import itertools
 import os
 import random
@@ -13,25 +14,39 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.errors import Failed
-from retinue.torture.environment import TortureEnvironment
+from retinue.torture.environment import POLL_SECONDS, TortureEnvironment
 from retinue.torture.invariants import InvariantReport, check_invariants
 from retinue.torture.random_kills import KillCycle
 from retinue.torture.scenario import task_text
 
-FAULTS: Mapping[str, str] = {"SIGKILL": "signal=SIGKILL", "ENOSPC": "error=ENOSPC", "EIO": "error=EIO"}
 KILL_FAULT = "SIGKILL"
+LASTING = " from then on"
+"""Ends the name of a fault that affects all later calls too, as a full or broken disk does."""
+FAULTS: Mapping[str, str] = {
+    KILL_FAULT: "signal=SIGKILL",
+    "ENOSPC": "error=ENOSPC",
+    "EIO": "error=EIO",
+    f"ENOSPC{LASTING}": "error=ENOSPC",
+    f"EIO{LASTING}": "error=EIO",
+}
+READ_SYSCALLS = ("read", "pread64")
+"""A read can fail only with EIO."""
+LASTING_SYSCALLS = ("write", "pwrite64", "fsync", "fdatasync", "ftruncate", "pread64")
+"""Calls that Python uses only for files of the home, or whose failure it survives elsewhere."""
 SECOND_KILL_RATE = 0.5
 SYSCALLS = (
     "open", "openat", "openat2", "creat", "write", "writev", "pwrite64", "pwritev", "pwritev2", "fsync", "fdatasync",
     "rename", "renameat", "renameat2", "mkdir", "mkdirat", "link", "linkat", "symlink", "symlinkat", "unlink",
-    "unlinkat", "rmdir", "ftruncate", "truncate", "fallocate",
+    "unlinkat", "rmdir", "ftruncate", "truncate", "fallocate", *READ_SYSCALLS,
 )  # fmt: skip
 """strace ignores those that the machine does not have."""
 SyscallNumbers = Mapping[str, Sequence[int]]
-"""For each system call, the occurrences that change the home."""
+"""For each system call, the occurrences that read or change the home."""
 TREE_NAME = "chain"
 MAX_RESUME_COMMANDS = 4
 """Maximum number of resumes; after a single fault more are not needed."""
+QUIET_S = 4.0
+"""A run on a full disk waits: it is killed once it sent no model request for this time."""
 _TRACE_LINE = re.compile(r"(\d+) +(\w+)\((.*)")
 _WRITE_FLAGS = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
 
@@ -55,9 +70,14 @@ def strace_path() -> str | None:
     return shutil.which("strace")
 
 
+def trace_path(environment: TortureEnvironment) -> Path:
+    """Return the path of the trace that `count_syscalls` writes."""
+    return environment.root / "trace"
+
+
 async def count_syscalls(environment: TortureEnvironment) -> SyscallNumbers:
-    """Return the system calls of a whole run that change its home, by their number in the calling thread."""
-    trace = environment.root / "trace"
+    """Return the system calls of a whole run that use its home, by their number in the calling thread."""
+    trace = trace_path(environment)
     code = await environment.wait_for_exit(
         await environment.start_command(
             *_run_arguments(), wrapper=_strace_arguments(trace, ",".join(f"?{c}" for c in SYSCALLS))
@@ -66,8 +86,8 @@ async def count_syscalls(environment: TortureEnvironment) -> SyscallNumbers:
     if code:
         raise Failed(f"a run under strace exited with code {code}. See {environment.output_dir}")
     found: dict[str, set[int]] = {}
-    for syscall, number, changes_home in _traced_syscalls(trace, environment.home):
-        if changes_home:
+    for syscall, number, uses_home in _traced_syscalls(trace, environment.home):
+        if uses_home:
             found.setdefault(syscall, set()).add(number)
     return {syscall: sorted(numbers) for syscall, numbers in found.items()}
 
@@ -76,7 +96,7 @@ def fault_points(fresh_calls: SyscallNumbers, used_calls: SyscallNumbers) -> lis
     """Return every system call in a used home, and those that only a fresh home needs."""
     found: list[FaultPoint] = []
     for fault in FAULTS:
-        for syscall in SYSCALLS:
+        for syscall in _syscalls_for(fault):
             fresh_numbers = list(fresh_calls.get(syscall, ()))
             extra_numbers = fresh_numbers[: max(0, len(fresh_numbers) - len(used_calls.get(syscall, ())))]
             found += [
@@ -88,6 +108,13 @@ def fault_points(fresh_calls: SyscallNumbers, used_calls: SyscallNumbers) -> lis
                 for number in used_calls.get(syscall, ())
             ]
     return found
+
+
+def _syscalls_for(fault: str) -> Sequence[str]:
+    if fault == "EIO":
+        return SYSCALLS
+    lasting = [each for each in LASTING_SYSCALLS if fault.startswith("EIO") or each not in READ_SYSCALLS]
+    return lasting if fault.endswith(LASTING) else [each for each in SYSCALLS if each not in READ_SYSCALLS]
 
 
 def sample_points(points: Sequence[FaultPoint], limit: int | None, rng: random.Random) -> list[FaultPoint]:
@@ -133,28 +160,48 @@ async def inject_fault(point: FaultPoint, cycle: KillCycle) -> tuple[bool, Invar
         Whether the fault hit a file of the home (another run may order its calls differently), and the
             report.
     """
-    environment, faults = cycle.environment, 1
-    hit_home = await _run_with_fault(point, point.number, environment, *_run_arguments())
-    if point.second_number and any(run.status.is_live for run in (await environment.read_ledger())[0]):
-        faults += await _run_with_fault(point, point.second_number, environment, "runs", "resume", "--json")
+    environment = cycle.environment
+    environment.trees.append(TREE_NAME)
+    cycle.faults = 1
+    hit_home = await _run_with_fault(point, point.number, cycle, *_run_arguments())
+    if point.second_number and (await environment.read_ledger()).has_live_runs:
+        cycle.faults += await _run_with_fault(point, point.second_number, cycle, "runs", "resume", "--json")
     for _ in range(MAX_RESUME_COMMANDS):
-        runs, _waiting = await environment.read_ledger()
-        if runs and not any(run.status.is_live for run in runs):
+        rows = await environment.read_ledger()
+        if rows.runs and not rows.has_live_runs:
             break
-        await cycle.run_timed_command(*(("runs", "resume", "--json") if runs else _run_arguments()))
-    return hit_home, await check_invariants(environment, cycle.model.requests, faults=faults)
+        await cycle.run_timed_command(*(("runs", "resume", "--json") if rows.runs else _run_arguments()))
+    errors_injected = point.fault != KILL_FAULT
+    return hit_home, await check_invariants(
+        environment, cycle.model.requests, faults=cycle.faults, errors_injected=errors_injected
+    )
 
 
-async def _run_with_fault(
-    point: FaultPoint, number: int, environment: TortureEnvironment, *arguments: str
-) -> bool:
+async def _run_with_fault(point: FaultPoint, number: int, cycle: KillCycle, *arguments: str) -> bool:
     """Run a command with the fault injected, and return whether it hit a file of the home."""
+    environment = cycle.environment
     trace = environment.root / f"trace-{len(environment.processes)}"
-    inject = f"inject={point.syscall}:{FAULTS[point.fault]}:when={number}"
+    when = f"{number}+" if point.fault.endswith(LASTING) else number
+    inject = f"inject={point.syscall}:{FAULTS[point.fault]}:when={when}"
     # strace injects signals only without --seccomp-bpf, which stops at every call; errors work with it too.
     wrapper = (*_strace_arguments(trace, point.syscall, use_seccomp=point.fault != KILL_FAULT), "-e", inject)
-    await environment.wait_for_exit(await environment.start_command(*arguments, wrapper=wrapper))
+    process = await environment.start_command(*arguments, wrapper=wrapper)
+    if point.fault.endswith(LASTING):
+        await _kill_when_quiet(process, cycle)
+    else:
+        await environment.wait_for_exit(process)
     return _fault_hit_home(trace, point, environment.home)
+
+
+async def _kill_when_quiet(process: asyncio.subprocess.Process, cycle: KillCycle) -> None:
+    """Wait until the process exits, or kill it once it waits for the disk."""
+    loop = asyncio.get_running_loop()
+    request_count, quiet_since = -1, loop.time()
+    while process.returncode is None and loop.time() - quiet_since < QUIET_S:
+        if len(cycle.model.requests) != request_count:
+            request_count, quiet_since = len(cycle.model.requests), loop.time()
+        await asyncio.sleep(POLL_SECONDS * 5)
+    cycle.faults += await cycle.environment.kill_process(process)
 
 
 def _run_arguments() -> tuple[str, ...]:
@@ -179,7 +226,10 @@ def _strace_arguments(trace: Path, syscalls: str, *, use_seccomp: bool = True) -
 
 
 def _traced_syscalls(trace: Path, home: Path) -> Iterator[tuple[str, int, bool]]:
-    """Yield each system call, its number in its thread, and whether it changes something below the home."""
+    """Yield each system call, its number in its thread, and whether it uses a file below the home.
+
+    Opening a file for reading does not count.
+    """
     numbers: Counter[tuple[str, str]] = Counter()
     for line in trace.read_text("utf-8", "replace").splitlines():
         if match := _TRACE_LINE.match(line):
