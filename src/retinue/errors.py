@@ -106,7 +106,10 @@ class Unreadable(Failed):
 
 
 class DiskError(Failed):
-    """A disk error. `is_full` means that one of Retinue's own disks is full, so a retry may succeed."""
+    """Retinue's own files cannot be read or written; for an agent's files a tool raises `Failed`.
+
+    `is_full` means that the disk is full, so a retry may succeed.
+    """
 
     code = "disk_error"
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from retinue.errors import DiskError, Failed, RetinueError, SessionLocked, Unreadable
 from retinue.ledger.journal_mode import WAL, detect_filesystem_type, journal_mode_for
+from retinue.storage.file_io import DISK_ADVICE
 
 T = TypeVar("T")
 
@@ -113,6 +114,25 @@ def is_busy_error(error: Exception) -> bool:
     return _primary_error_code(error) in _BUSY_CODES
 
 
+def is_disk_failure(error: Exception, path: Path) -> bool:
+    """Return True if the disk failed to read or write; a full disk is no failure."""
+    return _primary_error_code(error) == sqlite3.SQLITE_IOERR and not _is_disk_full(path)
+
+
+def verify_disk(connection: sqlite3.Connection, path: Path) -> None:
+    """Write everything from the write-ahead log to the database file, and sync both.
+
+    After a failed sync the kernel may forget pages that it could not write, and a later sync reports success.
+
+    Raises:
+        DiskError: The disk still fails.
+    """
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+    except sqlite3.Error as error:
+        raise translate_sqlite_error(error, path) from error
+
+
 def translate_sqlite_error(error: sqlite3.Error, path: Path) -> RetinueError:
     """Translate a database error into an error with a message for the user."""
     code = _primary_error_code(error)
@@ -125,6 +145,8 @@ def translate_sqlite_error(error: sqlite3.Error, path: Path) -> RetinueError:
             code = sqlite3.SQLITE_FULL
         full = code == sqlite3.SQLITE_FULL
         advice = ". Free some disk space and try again." if full else ""
+        if code == sqlite3.SQLITE_IOERR:
+            advice = f". {DISK_ADVICE}"
         return DiskError(f"{path}: {_DISK_ERROR_MESSAGES[code]} ({error}){advice}", is_full=full)
     if code in _CORRUPTION_CODES or code is None:
         return damaged_file_error(path, "the ledger", error)

@@ -25,8 +25,10 @@ from retinue.ledger.database import (
     BUSY_RETRY_DELAYS_S,
     BUSY_TIMEOUT_S,
     is_busy_error,
+    is_disk_failure,
     open_database,
     translate_sqlite_error,
+    verify_disk,
 )
 from retinue.ledger.journal_mode import WAL, detect_filesystem_type
 from retinue.ledger.transaction import ReadOnlyTransaction, SqliteTransaction, TransactionCache
@@ -92,6 +94,8 @@ class SqliteLedger:
         self._ran_this_iteration = False
         """A step has already been run in the current iteration of the event loop."""
         self._data_version = -1
+        self._must_verify = False
+        """A commit failed because of the disk: before the file is used again, all of it must reach the disk."""
         self._read_transaction: ReadOnlyTransaction | None = None
         """The read transaction shared by all reads in the current iteration of the event loop."""
 
@@ -225,6 +229,9 @@ class SqliteLedger:
             self.path, busy_timeout_s=self._busy_timeout_s, detect_filesystem=self._detect_filesystem
         )
         try:
+            if self._must_verify:
+                verify_disk(writer, self.path)
+                self._must_verify = False
             self._uses_wal = writer.execute("PRAGMA journal_mode").fetchone()[0] == WAL
             return writer, open_database(
                 self.path, busy_timeout_s=self._busy_timeout_s, detect_filesystem=self._detect_filesystem
@@ -249,9 +256,8 @@ class SqliteLedger:
             open_future.exception()
 
     def _start_batch(self) -> None:
-        batch = _Batch(pending_steps=self._pending_steps, deadline=time.monotonic() + self._busy_timeout_s)
-        self._pending_steps = []
-        self._begin_batch(batch, 0)
+        deadline = time.monotonic() + self._busy_timeout_s
+        self._begin_batch(_Batch(pending_steps=self._take_pending_steps(), deadline=deadline), 0)
 
     def _begin_batch(self, batch: _Batch, attempt: int) -> None:
         self._end_read()
@@ -317,6 +323,8 @@ class SqliteLedger:
     def _finish_batch(self, batch: _Batch, error: Exception | None) -> None:
         """Call the listeners, then resolve the futures, so that resumed callers can join the next batch."""
         self._end_read()
+        if error is not None and is_disk_failure(error, self.path):
+            self._stop_trusting_connections()
         try:
             for pending in batch.pending_steps if error is None else ():
                 if self._on_event is not None:
@@ -327,10 +335,27 @@ class SqliteLedger:
         finally:  # also if the process is interrupted now: close() must not hang
             for pending in batch.pending_steps:
                 _resolve_future(pending, pending.error or error, self.path)
-            if self._pending_steps:
+            if self._pending_steps and self._connections is None:
+                self._finish_batch(_Batch(pending_steps=self._take_pending_steps(), deadline=0), error)
+            elif self._pending_steps:
                 asyncio.get_running_loop().call_soon(self._start_batch)
             else:
                 self._idle.set()
+
+    def _stop_trusting_connections(self) -> None:
+        """Close both connections after a failed sync; the next use opens the file anew and verifies it.
+
+        Until the disk works again, every step and every read raises DiskError, so that no run goes on whose state
+        cannot be saved.
+        """
+        connections, self._connections = self._connections, None
+        self._is_ready, self._must_verify = False, True
+        if connections is not None:
+            self._writer_thread.submit(lambda: _close_connections(connections), _ignore_result)
+
+    def _take_pending_steps(self) -> list[_PendingStep]:
+        pending_steps, self._pending_steps = self._pending_steps, []
+        return pending_steps
 
     def _begin_read(self) -> ReadOnlyTransaction:
         # The writer has its own writes cached in memory; the reader would have to read them from the file again.
@@ -430,6 +455,10 @@ def _try_commit(writer: sqlite3.Connection, deadline: float) -> Exception | None
     except sqlite3.Error as error:
         return error
     return None
+
+
+def _ignore_result(_value: object, _error: Exception | None) -> None:
+    """Do nothing: closing a connection that failed may fail too."""
 
 
 def _close_connections(connections: tuple[sqlite3.Connection, ...]) -> None:

@@ -18,7 +18,7 @@ from retinue.domain.run import iso_timestamp_seconds
 from retinue.domain.sanitize import text_for_model
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import ToolCall, ToolResult
-from retinue.errors import OutOfScope, Refused, RetinueError
+from retinue.errors import DiskError, OutOfScope, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Tool
 from retinue.runtime import side_effects
 from retinue.runtime.approvals import (
@@ -205,7 +205,11 @@ async def _validate_and_run(tool_call: ToolCall, caller: Caller, context: Runtim
 
 
 async def _authorize_and_invoke(pending_call: PendingToolCall, context: RuntimeContext) -> tuple[bool, str]:
-    """Authorize a call, requesting a person's approval if needed, and invoke the tool."""
+    """Authorize a call, requesting a person's approval if needed, and invoke the tool.
+
+    Raises:
+        DiskError: Retinue's own storage failed. The model cannot do anything about it, so it is not a result.
+    """
     try:
         try:
             return await _invoke_tool(pending_call, await authorize(pending_call, context), context)
@@ -226,6 +230,8 @@ async def _authorize_and_invoke(pending_call: PendingToolCall, context: RuntimeC
     except Refused as error:
         name, resource = pending_call.tool.spec.name, pending_call.resource
         return False, denial_json(error.code, name, resource=resource, message=str(error))
+    except DiskError:
+        raise
     except RetinueError as error:
         return False, str(error)
 

@@ -26,6 +26,7 @@ from retinue.storage.file_io import (
     copy_byte_range,
     file_stamp,
     open_regular_file,
+    read_error,
     stamp_from_stat,
     unused_path,
     write_all,
@@ -135,7 +136,7 @@ class SessionFile:
         try:
             fd = open_regular_file(file_names.SESSION, dir_fd=self._dir_fd)
         except OSError as error:
-            raise Failed(f"{self.path} cannot be read: {error.strerror}") from error
+            raise read_error(self.path, error) from error
         try:
             for chunk in iter_chunks(fd, 0, self.window_start):
                 if any(word in chunk.data for word in encoded_words):
@@ -293,7 +294,7 @@ class SessionFile:
                 time.sleep(_POLL_SECONDS)
                 continue
             except OSError as error:
-                raise Failed(f"{self.path} cannot be read: {error.strerror}") from error
+                raise read_error(self.path, error) from error
             except Unreadable:
                 if not self.has_changed():
                     raise

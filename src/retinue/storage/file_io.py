@@ -8,12 +8,15 @@ import os
 import stat
 from contextlib import suppress
 
-from retinue.errors import Conflict, DiskError, NotFound, RetinueError
+from retinue.errors import Conflict, DiskError, Failed, NotFound, RetinueError
 from retinue.storage import file_names
 
 FileStamp = tuple[int, int, int, int]
 """Inode, size, mtime and ctime in nanoseconds: differs after every change or replacement."""
 
+DISK_ADVICE = (
+    "Check the disk. When it works again, `retinue runs resume RUN` continues a run that was stopped by this."
+)
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errnos of a full disk, an exceeded quota or a file-size limit. All can be lifted while a run waits."""
 
@@ -164,9 +167,16 @@ def move_error(path: str, error: OSError) -> RetinueError:
     return write_error(path, error)
 
 
+def read_error(path: str, error: OSError) -> Failed:
+    """Explain why one of Retinue's files cannot be read; a broken disk is a DiskError."""
+    message = f"{path} cannot be read: {error.strerror or error}"
+    return DiskError(f"{message}. {DISK_ADVICE}") if error.errno == errno.EIO else Failed(message)
+
+
 def write_error(path: str, error: OSError) -> DiskError:
     reason = error.strerror or str(error)
+    advice = DISK_ADVICE if error.errno == errno.EIO else "Free some disk space, or make it writable."
     return DiskError(
-        f"Cannot write {path}: {reason}. Nothing was written. Free some disk space, or make it writable.",
+        f"Cannot write {path}: {reason}. Nothing was written. {advice}",
         is_full=error.errno in DISK_FULL_ERRNOS,
     )

@@ -72,6 +72,9 @@ class LocalWorker:
         self._done_events: dict[str, asyncio.Event] = {}
         self._unsaved_errors: dict[str, BaseException] = {}
         """Errors of ended runs whose end could not be saved."""
+        self._unsaved_ends: dict[str, Exception] = {}
+        """Why these runs ended: saving that is tried again, as the disk may work again later."""
+        self._saving_ends = False
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._ended: set[str] = set()
@@ -97,6 +100,7 @@ class LocalWorker:
     ) -> None:
         self._done_events.setdefault(run_id, asyncio.Event())
         self._unsaved_errors.pop(run_id, None)
+        self._unsaved_ends.pop(run_id, None)
         self._suspended.discard(run_id)
         if concurrency_key:
             self._concurrency_keys[run_id] = concurrency_key
@@ -189,12 +193,29 @@ class LocalWorker:
 
         If even that fails, callers waiting for the run get the error.
         """
+        self._unsaved_ends.pop(run_id, None)
         task = asyncio.ensure_future(self._started_callbacks().fail_run(run_id, error))
         while not task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
-        if not task.cancelled() and (save_error := task.exception()) is not None:
+        save_error = None if task.cancelled() else task.exception()
+        if save_error is None:
+            self._unsaved_errors.pop(run_id, None)
+        else:
             self._unsaved_errors[run_id] = save_error
+            if isinstance(save_error, RetinueError):
+                self._unsaved_ends[run_id] = error
+                self._schedule_tick()
+
+    async def _save_ends(self) -> None:
+        """Try again to save the ends of runs, until the first one fails."""
+        try:
+            for run_id, error in [*self._unsaved_ends.items()]:
+                await self._fail_run(run_id, error)
+                if run_id in self._unsaved_ends:
+                    break
+        finally:
+            self._saving_ends = False
 
     async def wait_for_change(self) -> None:
         """Wait until a run ends or is suspended in this process, or for one poll interval."""
@@ -285,7 +306,10 @@ class LocalWorker:
         if (self._watchers_pending or self._ended or self._tasks) and not self._notifying_watchers:
             self._notifying_watchers = True
             self._run_in_background(self._notify_watchers())
-        if self._queue or self._tasks or self._suspended:
+        if self._unsaved_ends and not self._saving_ends and self._ticks % FULL_CHECK_TICKS == 0:
+            self._saving_ends = True
+            self._run_in_background(self._save_ends())
+        if self._queue or self._tasks or self._suspended or self._unsaved_ends:
             self._schedule_tick()
 
     def _check_requests(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from retinue.domain.ceiling import Ceiling, FileAccess
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Globs
-from retinue.errors import DiskError, Failed
+from retinue.errors import Failed
 
 _MAX_PATTERNS = 8
 _MAX_PATH_CHARS = 300
@@ -85,7 +85,7 @@ def _ceiling_limits(ceilings: Iterable[Ceiling], access: FileAccess) -> str:
 def file_error(error: OSError, path: str, access: str) -> Failed:
     code = error.errno or 0
     if access == "write" and code in _DISK_ERRORS:
-        return DiskError(
+        return Failed(
             f"{printable_path(path)} was not written: {_DISK_ERRORS[code]}, and nothing was changed"
         )
     message = _ERROR_MESSAGES.get(code, "{path} cannot be {participle}: " + os.strerror(code))

@@ -19,7 +19,7 @@ from retinue.domain.system_prompt import LIST_TOOL, MESSAGE_TOOL
 from retinue.domain.thinking import thinking_text
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
-from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
+from retinue.errors import BadConfig, DiskError, Failed, NotFound, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_permissions import inherited_ceilings
@@ -206,6 +206,8 @@ async def _choose_session(
 async def _create_session(message: _MessageRequest, call: Call, context: RuntimeContext) -> Session:
     try:
         return await create_session(message.agent, call.session.workspace.root, context)
+    except DiskError:
+        raise
     except RetinueError as failed:
         raise Failed(_error_json("agent_session_error", str(failed))) from failed
 
