@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import re
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from retinue.domain.run import Run, Status
+from retinue.domain.side_effect import SideEffectState
 from retinue.errors import BUG_MESSAGE
 from retinue.interfaces import Transaction
 from retinue.ledger.ledger import SqliteLedger
@@ -22,10 +24,14 @@ from retinue.testing.fake_model_server import FakeModelServer
 from retinue.torture.counted_tools import EFFECTS_FILE
 from retinue.torture.environment import TortureEnvironment
 from retinue.torture.fake_model import FakeModel, ModelRequest
-from retinue.torture.invariants import Invariant, InvariantReport, check_invariants
-from retinue.torture.scenario import task_text
+from retinue.torture.injuries import TORN_ENTRY
+from retinue.torture.invariants import Invariant, InvariantReport, Statistic, check_invariants
+from retinue.torture.random_kills import KillCycle, kill_commands_repeatedly
+from retinue.torture.scenario import COMMANDS_FILE, FULL_TREE
+from retinue.torture.sync_order import count_effects, find_unsynced_effects
 from retinue.torture.syscall_faults import (
     FAULTS,
+    LASTING,
     SYSCALLS,
     FaultPoint,
     add_second_kills,
@@ -54,24 +60,24 @@ async def test_no_fault_loses_entries_or_repeats_requests_effects_or_announcemen
     assert code == 0, err
     calls, kills, many = report["parts"]
     assert [sum(part["invariants"].values()) for part in report["parts"]] == [0, 0, 0], err
-    assert calls["faults"] + calls["missed"] == 6
+    assert calls["faults"] + calls["missed"] == 2 * len(FAULTS)
     assert calls["faults"] > 2
     assert (kills["faults"], many["faults"], many["part"]) == (6, 1, "60 running")
     assert kills["resume_worst_s"] >= kills["resume_median_s"] > 0
     assert many["all_ended_s"] > 0
 
 
-async def test_torture_without_strace_reports_that_and_runs_the_other_parts(
+async def test_what_cannot_be_tested_is_reported_and_is_a_failure(
     isolated_env: dict[str, str], tmp_path: Path
 ):
     code, report, err = await run_torture(
         isolated_env | {"PATH": str(tmp_path)}, "--kills", "0", "--points", "3", "--running", "2", "--json"
     )
-    assert (code, report["violations"]) == (0, 0)
-    assert "strace is not installed" in err
-    assert [(part["part"], part["faults"]) for part in report["parts"]] == [
-        ("system calls", 0),
-        ("2 running", 1),
+    assert (code, report["violations"]) == (1, 0)
+    assert "Not tested: faults at system calls, because strace is not installed." in err
+    assert [(part["part"], part["faults"], len(part["not_measured"])) for part in report["parts"]] == [
+        ("system calls", 0, 1),
+        ("2 running", 1, 0),
     ]
 
 
@@ -82,8 +88,10 @@ class TortureHome:
     environment: TortureEnvironment
     requests: list[ModelRequest]
 
-    async def check(self) -> InvariantReport:
-        return await check_invariants(self.environment, self.requests, faults=0)
+    async def check(self, *, errors_injected: bool = False) -> InvariantReport:
+        return await check_invariants(
+            self.environment, self.requests, faults=0, errors_injected=errors_injected
+        )
 
     @property
     def effects(self) -> Path:
@@ -103,19 +111,22 @@ class TortureHome:
 
 @pytest.fixture(scope="module")
 async def finished_home(tmp_path_factory: pytest.TempPathFactory) -> TortureHome:
+    """The largest tree, run to its end by commands that nobody kills."""
     model = FakeModel(1, max_delay_s=0)
     async with FakeModelServer(model) as server:
         environment = TortureEnvironment(tmp_path_factory.mktemp("done"), server.url)
-        code = await environment.run_command("run", "--agent", "lead", "--json", task_text("chain/lead"))
-        assert code == 0, (environment.output_dir / "000.err").read_text()
+        environment.create_repository()
+        await kill_commands_repeatedly(environment, model, random.Random(1), 0, FULL_TREE)
     return TortureHome(environment, model.requests)
 
 
 @pytest.fixture
 def home(finished_home: TortureHome, tmp_path: Path) -> TortureHome:
-    root = tmp_path / "ground"
-    shutil.copytree(finished_home.environment.root, root, symlinks=True)
-    return TortureHome(TortureEnvironment(root, finished_home.environment.url), list(finished_home.requests))
+    root, finished = tmp_path / "ground", finished_home.environment
+    shutil.copytree(finished.root, root, symlinks=True)
+    environment = TortureEnvironment(root, finished.url)
+    environment.trees, environment.denied_calls = finished.trees, finished.denied_calls
+    return TortureHome(environment, list(finished_home.requests))
 
 
 async def test_a_tree_without_faults_violates_no_invariant(home: TortureHome):
@@ -200,6 +211,67 @@ async def remove_preset(home: TortureHome) -> None:
     home.file("three", "preset.md").unlink()
 
 
+async def remove_ledger(home: TortureHome) -> None:
+    for path in home.environment.home.glob("ledger.db*"):
+        path.unlink()
+
+
+async def remove_child_session(home: TortureHome) -> None:
+    shutil.rmtree(home.file("three").parent)
+
+
+async def fail_run(home: TortureHome) -> None:
+    def step(tx: Transaction) -> None:
+        tx.update_run(
+            replace(next(run for run in tx.find_runs() if run.agent == "one"), status=Status.FAILED)
+        )
+
+    await home.write_ledger(step)
+
+
+async def remove_worktree(home: TortureHome) -> None:
+    path = home.file("six", "session.json")
+    path.write_text(re.sub(r'"root": *"[^"]*"', '"root":"/nowhere"', path.read_text()))
+
+
+async def remove_command_line(home: TortureHome) -> None:
+    (home.environment.work_dir / COMMANDS_FILE).write_text("")
+
+
+async def repeat_command(home: TortureHome) -> None:
+    path = home.environment.work_dir / COMMANDS_FILE
+    path.write_text(path.read_text() * 2)
+
+
+async def forget_effect_end(home: TortureHome) -> None:
+    def step(tx: Transaction) -> None:
+        run = next(run for run in tx.find_runs() if run.agent == "five")
+        effect = next(each for each in tx.find_side_effects(run.id) if each.tool == "mark")
+        tx.save_side_effect(replace(effect, progress=SideEffectState.STARTED))
+
+    await home.write_ledger(step)
+
+
+async def repeat_final_reply(home: TortureHome) -> None:
+    """Add a second final reply, as a run does that asks again after a crash."""
+    path = home.file("three")
+    entry = re.findall(r"<!-- agent .*?\n\n", path.read_text(), re.DOTALL)[-1]
+    text = path.read_text().replace(entry, entry + entry.replace("<!-- agent id=01", "<!-- agent id=02"))
+    path.write_text(text)
+
+
+async def add_torn_entry(home: TortureHome) -> None:
+    with home.file("three").open("ab") as file:
+        file.write(TORN_ENTRY)
+
+
+async def damage_ledger(home: TortureHome) -> None:
+    path = home.environment.home / "ledger.db"
+    data = bytearray(path.read_bytes())
+    data[2048:] = os.urandom(len(data) - 2048)
+    path.write_bytes(data)
+
+
 async def add_traceback(home: TortureHome) -> None:
     (home.environment.output_dir / "001.err").write_text("Traceback (most recent call last):\n")
 
@@ -222,6 +294,16 @@ VIOLATIONS: list[tuple[Callable[[TortureHome], Awaitable[None]], Invariant]] = [
     (restart_run, Invariant.RUNS_NOT_TERMINAL),
     (garble_session_file, Invariant.SESSIONS_UNREADABLE),
     (remove_preset, Invariant.FOLDERS_INCOMPLETE),
+    (remove_ledger, Invariant.AGENTS_LOST),
+    (remove_child_session, Invariant.AGENTS_LOST),
+    (fail_run, Invariant.RUNS_FAILED),
+    (remove_worktree, Invariant.EFFECTS_LOST),
+    (remove_command_line, Invariant.EFFECTS_LOST),
+    (repeat_command, Invariant.EFFECTS_REPEATED),
+    (forget_effect_end, Invariant.EFFECTS_MISREPORTED),
+    (repeat_final_reply, Invariant.TURNS_REPEATED),
+    (add_torn_entry, Invariant.SESSIONS_UNREADABLE),
+    (damage_ledger, Invariant.LEDGER_DAMAGED),
     (add_traceback, Invariant.INTERNAL_ERRORS),
     (add_bug_message, Invariant.INTERNAL_ERRORS),
 ]
@@ -238,7 +320,64 @@ async def test_every_invariant_detects_its_violation(
 
 
 def test_every_invariant_is_tested():
-    assert {invariant for _, invariant in VIOLATIONS} == set(Invariant)
+    tested_below = {Invariant.RUNS_PARKED, Invariant.EFFECTS_UNSYNCED}
+    assert {invariant for _, invariant in VIOLATIONS} | tested_below == set(Invariant)
+
+
+async def test_a_run_that_failed_is_no_violation_after_an_injected_error(home: TortureHome):
+    await fail_run(home)
+    report = await home.check(errors_injected=True)
+    assert report.violations == {}
+    assert report.counts[Statistic.RUNS_NOT_DONE] == 1
+
+
+async def test_the_loss_of_everything_is_a_violation_after_an_injected_error_too(home: TortureHome):
+    await remove_ledger(home)
+    assert Invariant.AGENTS_LOST in (await home.check(errors_injected=True)).violations
+
+
+@pytest.mark.parametrize(
+    ("completed_calls", "is_violation"),
+    [
+        ([3], True),
+        ([1, 1], True),
+        ([1, 1, 1], False),
+        ([1, 2, 2], False),
+        ([0, 4, 8], True),
+        ([0, 5, 5, 5], False),
+    ],
+)
+async def test_parking_a_run_that_made_progress_between_kills_is_a_violation(
+    home: TortureHome, completed_calls: list[int], is_violation: bool
+):
+    cycle = KillCycle(environment=home.environment, model=FakeModel(1), rng=random.Random(1))
+    cycle.model.requests += home.requests
+    cycle.completed_calls = [{"run": count} for count in completed_calls]
+    cycle.parked["run"] = cycle.had_reason_to_park("run")
+    report = await cycle.check()
+    assert (Invariant.RUNS_PARKED in report.violations) is is_violation
+    assert report.counts[Statistic.RUNS_PARKED] == (0 if is_violation else 1)
+
+
+TRACED_RUN = """
+7 write(3</home/s/session.md>, ""..., 200) = 200
+7 fsync(3</home/s/session.md>) = 0
+7 pwrite64(4</home/ledger.db-wal>, ""..., 4096, 0) = 4096
+7 fdatasync(4</home/ledger.db-wal>) = 0
+7 write(3</home/s/session.md>, ""..., 44) = 44
+7 write(5</work/effects.log>, ""..., 54) = 54
+"""
+
+
+@pytest.mark.parametrize("missing", ["", "fsync", "fdatasync"])
+def test_a_side_effect_before_a_sync_is_found_in_the_trace(tmp_path: Path, missing: str):
+    trace = tmp_path / "trace"
+    lines = [line for line in TRACED_RUN.splitlines() if not missing or f" {missing}(" not in line]
+    trace.write_text("\n".join(lines))
+    assert count_effects(trace) == 1
+    unsynced = {"": [], "fsync": ["s/session.md"], "fdatasync": ["ledger.db-wal"]}[missing]
+    messages = find_unsynced_effects(trace, Path("/home"))
+    assert [message.rpartition(": ")[2] for message in messages] == unsynced
 
 
 def test_fault_points_are_sampled_from_every_system_call_and_every_fault():
@@ -246,14 +385,14 @@ def test_fault_points_are_sampled_from_every_system_call_and_every_fault():
     all_points = fault_points(
         {"write": [3, 5, 6, 9], "fsync": used_numbers["fsync"], "mkdir": [1]}, used_numbers
     )
-    assert len(all_points) == len(FAULTS) * (4 + 99 + 1 + 1)
+    assert len(all_points) == 3 * (4 + 99 + 1 + 1) + 2 * (4 + 99)  # of those that last, no mkdir and rename
     assert FaultPoint(fault="EIO", syscall="write", number=3, fresh_home=True) in all_points
     assert FaultPoint(fault="EIO", syscall="write", number=5, fresh_home=False) in all_points
     sample = sample_points(all_points, 6, random.Random(1))
     for fault in FAULTS:
         syscalls = [point.syscall for point in sample if point.fault == fault]
         assert len(syscalls) == 6
-        assert set(syscalls) == {"write", "fsync", "rename", "mkdir"}
+        assert set(syscalls) == {"write", "fsync"} | (set() if LASTING in fault else {"rename", "mkdir"})
     assert {point.syscall for point in all_points} <= set(SYSCALLS)
     with_second_kills = add_second_kills(all_points, used_numbers, random.Random(1))
     assert {point.fault for point in with_second_kills if point.second_number} == {"SIGKILL"}

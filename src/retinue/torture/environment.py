@@ -181,6 +181,11 @@ class TortureEnvironment:
                 )
         await daemon_client.ping_daemon(self.home)
 
+    async def wait_for_daemon(self, process: asyncio.subprocess.Process) -> None:
+        """Wait until a daemon answers, or its process has ended."""
+        while process.returncode is None and await daemon_client.ping_daemon(self.home) is None:  # noqa: ASYNC110  (the same)
+            await asyncio.sleep(POLL_SECONDS)
+
     async def read_ledger(self) -> LedgerRows:
         """Return the rows of the ledger, read in a thread because another process may have it locked."""
         return await asyncio.to_thread(read_ledger, self.home)

@@ -14,6 +14,9 @@ from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, http_error
 from retinue.torture.scenario import ReplyToken, position_in, reply_token, reply_tokens_in, scripted_calls
 
+MAX_TURNS = 30
+"""Replies to one agent after which the model refuses to answer; no script is nearly as long."""
+
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
     """A model request."""
@@ -47,6 +50,8 @@ class FakeModel:
         if position is None:
             return http_error(400, "this request contains no position of the tree")
         turn = captured.reply_count
+        if turn > MAX_TURNS:
+            return http_error(400, f"{position} has had {turn} replies")
         self._attempts[position, turn] += 1
         attempt = self._attempts[position, turn]
         quoted_tokens = frozenset(

@@ -234,7 +234,11 @@ def _workspace_root(session_json: Path) -> str:
 
 
 def parse_session_file(data: bytes) -> tuple[Mapping[str, str], list[Entry], list[str]]:
-    """Return the attributes of a file's first line, its entries, and what is wrong with it."""
+    """Return the attributes of a file's first line, its entries, and what is wrong with it.
+
+    Zeros at the end are what a power failure leaves of the line below which a person types.
+    """
+    data = data.rstrip(b"\0")
     markers = list(_MARKER_LINE.finditer(data))
     problems: list[str] = []
     if not data:

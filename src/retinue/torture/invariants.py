@@ -19,6 +19,7 @@ from retinue.torture.scenario import (
     NOTE_FILE,
     ReplyToken,
     expected_calls,
+    expected_reply_counts,
     note_text,
     position_in,
     reply_tokens_in,
@@ -203,11 +204,19 @@ def _check_tree_complete(
     tree: str, observed: _ObservedHome, environment: TortureEnvironment, report: InvariantReport
 ) -> None:
     """Check that every agent of a tree exists, made all its calls, and left what they should leave."""
+    reply_counts = expected_reply_counts(tree)
     for position, tools in expected_calls(tree).items():
         if not _check_agent_exists(position, observed, report):
             continue
         session_id = observed.session_ids[position][0]
         entries = observed.home.entries(session_id)
+        reply_count = sum(entry.kind == "agent" for entry in entries)
+        fewest, most = reply_counts[position]
+        if not fewest <= reply_count <= most:
+            report.add_violation(
+                Invariant.TURNS_REPEATED if reply_count > most else Invariant.ENTRIES_LOST,
+                f"{position} has {reply_count} replies instead of {fewest} to {most}",
+            )
         calls = [entry for entry in entries if entry.kind == "call"]
         if [call.tool for call in calls] != tools:
             report.add_violation(

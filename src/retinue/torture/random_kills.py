@@ -22,9 +22,13 @@ DAEMON_TREES = 3
 """Trees that a daemon runs concurrently."""
 DENIAL_RATE = 0.2
 """Share of approvals of side effects that are denied."""
+ANSWER_RATE = 0.7
+"""Share of restarts after which all approvals are answered, so that kills hit later parts of a tree too."""
 INJURY_RATE = 0.5
 STALL_S = 30.0
-"""Time without a model request, an entry in a file or a change in the ledger after which a tree counts as hanging."""
+"""Time without a model request or a change in the ledger after which a tree counts as hanging."""
+ENDLESS_S = 120.0
+"""Time after which a tree counts as endless; it needs some seconds."""
 
 
 @dataclass(slots=True)
@@ -138,8 +142,7 @@ class KillCycle:
             rows = await self.environment.read_ledger()
             if (rows.runs and not rows.has_live_runs) or watch.is_stalled(rows):
                 break
-            answers = self.answer_commands(rows)
-            await asyncio.gather(*(self.environment.run_command(*arguments) for arguments in answers))
+            await self.answer_approvals(rows)
             await self.resume_parked_runs(rows)
             await asyncio.sleep(POLL_SECONDS * 2)
         self._record_resume_time(started_at, requests_before)
@@ -166,6 +169,10 @@ class KillCycle:
         code = await self.environment.run_command(*arguments)
         self._record_resume_time(started_at, requests_before)
         return code
+
+    async def answer_approvals(self, rows: LedgerRows | None = None) -> None:
+        answers = self.answer_commands(rows or await self.environment.read_ledger())
+        await asyncio.gather(*(self.environment.run_command(*arguments) for arguments in answers))
 
     def answer_commands(self, rows: LedgerRows) -> list[tuple[str, ...]]:
         """Return a command for each pending approval; some side effects are denied, all else is allowed."""
@@ -198,20 +205,20 @@ class KillCycle:
 
 
 class ProgressWatch:
-    """Notices when a tree does not move any more."""
+    """Notices when a tree does not move any more, or never ends."""
 
     def __init__(self, model: FakeModel) -> None:
         self._model = model
         self._last_state: object = None
-        self._changed_at = time.perf_counter()
+        self._changed_at = self._started_at = time.perf_counter()
 
     def is_stalled(self, rows: LedgerRows) -> bool:
-        """Return True if neither the ledger nor the requests have changed for a while."""
+        """Return True if neither the ledger nor the requests have changed for a while, or if it takes too long."""
         state = (len(self._model.requests), rows)
         now = time.perf_counter()
         if state != self._last_state:
             self._last_state, self._changed_at = state, now
-        return now - self._changed_at > STALL_S
+        return now - self._changed_at > STALL_S or now - self._started_at > ENDLESS_S
 
 
 async def kill_daemon_repeatedly(
@@ -222,6 +229,9 @@ async def kill_daemon_repeatedly(
     process = await environment.start_command("serve")
     await environment.start_trees(*(f"{family}-{number}" for number in range(DAEMON_TREES)))
     for number in range(kills):
+        if rng.random() < ANSWER_RATE:
+            await environment.wait_for_daemon(process)
+            await cycle.answer_approvals()
         await cycle.kill_at_random_point(process, restarted=number > 0)
         process = await environment.start_command("serve")
     await cycle.wait_until_idle(process)

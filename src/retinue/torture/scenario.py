@@ -60,6 +60,23 @@ def expected_calls(tree: str) -> dict[str, list[str]]:
     return found
 
 
+def expected_reply_counts(tree: str) -> dict[str, tuple[int, int]]:
+    """Return how many replies each position of a tree must have, at least and at most.
+
+    Each child in the background may end after its parent's last reply, and then asks for one more.
+    """
+    counts: dict[str, tuple[int, int]] = {}
+    for position in expected_calls(tree):
+        script = _script(position)
+        background = sum(
+            tool == "sessions_spawn" or args.get("returnMode") == "background"
+            for calls in script
+            for tool, args in calls
+        )
+        counts[position] = (len(script) + 1, len(script) + 1 + background)
+    return counts
+
+
 def _child_position(args: Mapping[str, Any]) -> str | None:
     tasks = (position_in(each) for each in args.values() if isinstance(each, str))
     return next(filter(None, tasks), None)
