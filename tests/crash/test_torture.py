@@ -380,6 +380,18 @@ def test_a_side_effect_before_a_sync_is_found_in_the_trace(tmp_path: Path, missi
     assert [message.rpartition(": ")[2] for message in messages] == unsynced
 
 
+def test_an_entry_of_another_agent_that_is_just_being_synced_is_no_violation(tmp_path: Path):
+    trace = tmp_path / "trace"
+    other_agent = '8 write(6</home/t/session.md>, ""..., 200) = 200'
+    finish = "8 fsync(6</home/t/session.md> <unfinished ...>\n8 <... fsync resumed>) = 0"
+    trace.write_text(TRACED_RUN.replace("7 write(5", f"{other_agent}\n7 write(5") + finish)
+    assert find_unsynced_effects(trace, Path("/home")) == []
+    trace.write_text(
+        TRACED_RUN.replace("7 write(5", f"{other_agent}\n7 write(5") + f"{other_agent}\n{finish}"
+    )
+    assert len(find_unsynced_effects(trace, Path("/home"))) == 1
+
+
 def test_fault_points_are_sampled_from_every_system_call_and_every_fault():
     used_numbers = {"write": [5, 6, 9], "fsync": list(range(1, 100)), "rename": [2]}
     all_points = fault_points(
