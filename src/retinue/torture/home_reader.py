@@ -103,6 +103,20 @@ class LedgerRows(Struct, frozen=True, kw_only=True):
     def has_live_runs(self) -> bool:
         return any(run.is_live for run in self.runs.values())
 
+    def progress(self) -> Mapping[str, int]:
+        """Return how many steps of each kind the ledger has recorded."""
+        return {
+            "run created": len(self.runs),
+            "run ended": sum(not run.is_live for run in self.runs.values()),
+            "effect started": len(self.effect_states),
+            "effect ended": sum(state == "ended" for state in self.effect_states.values()),
+            "result created": len(self.deliveries),
+            "result delivered": sum(each.state == "delivered" for each in self.deliveries),
+            "announcement delivered": sum(
+                each.state == "delivered" and not each.answers_call for each in self.deliveries
+            ),
+        }
+
 
 class HomeContents(Struct, frozen=True, kw_only=True):
     """Everything that a home contains."""

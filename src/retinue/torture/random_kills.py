@@ -52,18 +52,18 @@ class KillCycle:
     async def kill_at_random_point(self, process: asyncio.subprocess.Process, *, restarted: bool) -> None:
         """Kill the process at a random point.
 
-        That is near a side effect, between two model requests, or early in its start. The point is chosen by
-        the number of side effects or requests so far, so that slow machines are killed at the same places as
-        fast ones.
+        That is near a side effect, between two model requests, right after a step was recorded in the ledger, or
+        early in its start. The point is chosen by the number of side effects, requests or steps so far, so that
+        slow machines are killed at the same places as fast ones.
         """
         started_at, requests_before, effects_before = (
             time.perf_counter(),
             len(self.model.requests),
             self.environment.effects_written(),
         )
-        target = self.rng.choice(("effect", "request", "request", "start"))
+        target = self.rng.choice(("effect", "request", "request", "step", "step", "start"))
         threshold = 0 if target == "start" else self.rng.randint(1, 12 if target == "request" else 4)
-        delay_s = self.rng.uniform(0, {"effect": 2.5 * PAUSE_SECONDS, "request": 0.06, "start": 0.8}[target])
+        longest_delay_s = {"effect": 2.5 * PAUSE_SECONDS, "request": 0.06, "step": 0.01, "start": 0.8}[target]
 
         def is_due() -> bool:
             is_reached = (
@@ -73,8 +73,12 @@ class KillCycle:
             )
             return is_reached or process.returncode is not None
 
-        await _poll_until(is_due, timeout_s=self.rng.uniform(2, 4))
-        await asyncio.sleep(delay_s)
+        timeout_s = self.rng.uniform(2, 4)
+        if target == "step":
+            await self._wait_for_step(process, timeout_s)
+        else:
+            await _poll_until(is_due, timeout_s=timeout_s)
+        await asyncio.sleep(self.rng.uniform(0, longest_delay_s))
         injury = self.rng.choice([*Injury]) if self.rng.random() < INJURY_RATE else Injury.NONE
         await self._injure_before_kill(injury, process)
         self.kills += await self.kill(process)
@@ -82,6 +86,15 @@ class KillCycle:
             self.injuries.add(injury)
         if restarted and threshold and len(self.model.requests) > requests_before:
             self._record_resume_time(started_at, requests_before)
+
+    async def _wait_for_step(self, process: asyncio.subprocess.Process, timeout_s: float) -> None:
+        """Wait until the ledger records one more step of a random kind."""
+        before = (await self.environment.read_ledger()).progress()
+        kind = self.rng.choice([*before])
+        deadline = time.perf_counter() + timeout_s
+        while process.returncode is None and time.perf_counter() < deadline:
+            if (await self.environment.read_ledger()).progress()[kind] > before[kind]:
+                return
 
     async def kill(self, process: asyncio.subprocess.Process) -> bool:
         """Kill a process that may execute runs, and return whether it was still running."""
