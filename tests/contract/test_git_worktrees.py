@@ -202,7 +202,7 @@ async def test_a_worktree_can_be_created_from_another_worktree(repository: Repos
 
 
 @pytest.mark.parametrize(
-    "problem", ["no commits", "bad HEAD", "no objects", "branch in the way", "filter fails"]
+    "problem", ["no commits", "bad HEAD", "no objects", "branch in the way"]
 )
 async def test_a_git_failure_raises_an_error_and_leaves_no_worktree(
     repository: RepositoryFixture, problem: str
@@ -218,11 +218,6 @@ async def test_a_git_failure_raises_an_error_and_leaves_no_worktree(
         (repository.path / ".git" / "objects").rename(repository.path / ".git" / "objects-moved")
     if problem == "branch in the way":
         run_git(repository.path, "branch", "retinue")
-    if problem == "filter fails":
-        (repository.path / ".gitattributes").write_text("*.txt filter=x\n")
-        commit_all(repository.path)
-        run_git(repository.path, "config", "filter.x.smudge", "false")
-        run_git(repository.path, "config", "filter.x.required", "true")
     with pytest.raises(Failed, match=error_pattern):
         await repository.worktrees.create(str(repository.path), "one")
     if problem == "no objects":
@@ -256,63 +251,54 @@ async def test_a_cancelled_creation_leaves_no_worktree(repository: RepositoryFix
     assert repository.traces() == []
 
 
-async def test_git_hooks_do_not_run_and_filters_cannot_write_outside_the_worktree(
+async def test_creating_and_removing_a_worktree_starts_no_program_of_the_repository(
     repository: RepositoryFixture, tmp_path: Path
 ):
-    """As a control, a plain `git worktree add` runs both the hook and the filter.
+    """As a control, plain git runs them all. Inside the sandbox each would leave its mark in the new worktree.
 
     Shows: S27.
     """
     marks = tmp_path / "marks"
     marks.mkdir()
     hook = repository.path / ".git" / "hooks" / "post-checkout"
-    hook.write_text(f"#!/bin/sh\ntouch {marks}/hook\n")
+    hook.write_text(f"#!/bin/sh\ntouch {marks}/hook hook-mark\n")
     hook.chmod(0o755)
-    escape = f"touch {marks}/filter; touch {repository.path}/inside; echo x >{repository.path}/.git/hooks/pre-commit"
-    escape += (
-        f"; echo '[core]' >>{repository.path}/.git/config; echo x >{repository.path}/.git/refs/heads/main"
-    )
-    (repository.path / ".gitattributes").write_text("*.txt filter=x\n")
+    (repository.path / ".gitattributes").write_text("*.txt filter=x diff=x\n*.md filter=y\n")
+    (repository.path / "page.md").write_text("page\n")
     commit_all(repository.path)
-    run_git(
-        repository.path, "config", "filter.x.smudge", f"sh -c 'cat; ({escape}) 2>/dev/null; echo smudged'"
-    )
-    run_git(repository.path, "config", "core.fsmonitor", f"touch {marks}/monitor")
-    head, config = (
-        run_git(repository.path, "rev-parse", "main"),
-        (repository.path / ".git" / "config").read_bytes(),
-    )
-    worktree = await repository.create_worktree("one")
-    assert (worktree / "src" / "a.txt").read_text() == "one\nsmudged\n"
-    await repository.worktrees.remove(str(worktree), str(repository.path))
-    assert list(marks.iterdir()) == []
-    assert not (repository.path / "inside").exists()
-    assert not (repository.path / ".git" / "hooks" / "pre-commit").exists()
-    assert (
-        run_git(repository.path, "rev-parse", "main"),
-        (repository.path / ".git" / "config").read_bytes(),
-    ) == (
-        head,
-        config,
-    )
-    run_git(repository.path, "config", "--unset", "core.fsmonitor")
-    run_git(repository.path, "worktree", "add", "-q", str(tmp_path / "control"), "HEAD")
-    assert sorted(path.name for path in marks.iterdir()) == ["filter", "hook"]
-
-
-async def test_a_git_filter_cannot_reach_other_worktrees(repository: RepositoryFixture):
-    other_worktree = await repository.create_worktree("other")
-    (repository.path / ".gitattributes").write_text("*.txt filter=x\n")
-    commit_all(repository.path)
-    run_git(
-        repository.path,
-        "config",
-        "filter.x.smudge",
-        f"sh -c 'cat; cat {other_worktree}/src/a.txt; touch {other_worktree}/x'",
-    )
+    (tmp_path / "included").write_text(f"[filter \"y\"]\nsmudge = touch {marks}/included included-mark; cat\n")
+    for key, command in {
+        "filter.x.smudge": f"touch {marks}/smudge smudge-mark; cat",
+        "filter.x.clean": f"touch {marks}/clean clean-mark; cat",
+        "filter.x.required": "true",
+        "core.fsmonitor": f"touch {marks}/monitor monitor-mark",
+        "include.path": str(tmp_path / "included"),
+    }.items():
+        run_git(repository.path, "config", key, command)
     worktree = await repository.create_worktree("one")
     assert (worktree / "src" / "a.txt").read_text() == "one\n"
-    assert not (other_worktree / "x").exists()
+    assert not [path for path in worktree.iterdir() if path.name.endswith("-mark")]
+    assert await repository.worktrees.remove(str(worktree), str(repository.path))
+    assert list(marks.iterdir()) == []
+    run_git(repository.path, "worktree", "add", "-q", str(tmp_path / "control"), "HEAD")
+    (tmp_path / "control/src/a.txt").write_text("two\n")
+    run_git(tmp_path / "control", "status")
+    run_git(tmp_path / "control", "add", "--all")
+    assert sorted(path.name for path in marks.iterdir()) == ["clean", "hook", "included", "monitor", "smudge"]
+
+
+async def test_a_worktree_of_a_repository_with_sha256_objects_can_be_created(
+    repository: RepositoryFixture, tmp_path: Path
+):
+    """Git learns the format from the configuration, of which it sees only what runs nothing."""
+    folder = tmp_path / "sha256"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one\n")
+    run_git(folder, "init", "--quiet", "--initial-branch", "main", "--object-format", "sha256")
+    commit_all(folder)
+    worktree = await repository.create_worktree("one", folder)
+    assert (worktree / "a.txt").read_text() == "one\n"
+    assert await repository.worktrees.remove(str(worktree), str(folder))
 
 
 async def test_below_the_strict_level_git_runs_only_in_trusted_projects(repository: RepositoryFixture):

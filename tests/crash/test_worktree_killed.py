@@ -116,14 +116,17 @@ async def test_a_sweep_removes_worktrees_of_a_process_killed_at_any_step(worktre
 
 
 async def test_a_sweep_removes_a_worktree_that_git_was_still_checking_out(worktrees: WorktreeFixture):
-    """Git is killed while it waits for a filter of the repository."""
-    (worktrees.repo / ".gitattributes").write_text("*.txt filter=slow\n")
+    """Git is killed while it waits for an object, which is a pipe that nobody writes to."""
+    (worktrees.repo / "b.txt").write_text("two\n")
     commit_all(worktrees.repo)
-    run_git(worktrees.repo, "config", "filter.slow.smudge", "touch begun; sleep 60")
+    blob = run_git(worktrees.repo, "rev-parse", "HEAD:b.txt")
+    loose_object = worktrees.repo / ".git/objects" / blob[:2] / blob[2:]
+    loose_object.unlink()
+    os.mkfifo(loose_object)
     script = CREATE_WORKTREES.replace("make(number))", "make(999))")
     program = worktrees.start_program(script)
     worktree = worktrees.folder / "n999"
-    while not (worktree / "begun").exists():
+    while not (worktree / "a.txt").exists():
         await asyncio.sleep(0.01)
         assert program.poll() is None
     for child in Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split():

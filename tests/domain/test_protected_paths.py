@@ -52,7 +52,13 @@ CLOSED = {
 }
 
 GUARDED = {
-    "**/.git": ("/w/.git", "/w/sub/.git"),
+    "**/.git/**": (
+        "/w/.git",
+        "/w/sub/.git",
+        "/w/.git/index",
+        "/w/.GIT/worktrees/a/commondir",
+        "/w/.git/modules/a/HEAD",
+    ),
     "**/.github/workflows/**": ("/w/.github/workflows/ci.yml", "/w/.github/workflows"),
     "**/.gitlab-ci.yml": ("/w/.gitlab-ci.yml",),
     "**/.circleci/**": ("/w/.circleci/config.yml",),

@@ -20,10 +20,13 @@ from retinue.sandbox.cli_agent_process import AGENT_HOME, CliAgentProcess, with_
 from retinue.sandbox.command import SandboxedCommand
 from retinue.sandbox.devices import CommandDevices, acquire_devices
 from retinue.sandbox.file_snapshot import clean_up_killed_commands, start_record, visible_notes
+from retinue.sandbox.files.closed_path_scan import PathKind
 from retinue.sandbox.files.messages import printable_path
+from retinue.sandbox.git.repository_state import read_repository_states
+from retinue.sandbox.git.safe_config import read_safe_config
 from retinue.sandbox.mountpoints import prepare_mount_points
 from retinue.sandbox.mounts import SYSTEM_FOLDERS, Mount, MountKind, MountPlan, plan_mounts
-from retinue.sandbox.protected_file_monitor import start_monitor
+from retinue.sandbox.protected_file_monitor import ReservedMonitor, reserve_monitor, start_monitor
 from retinue.sandbox.seccomp import build_filter
 
 BWRAP_PATHS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
@@ -52,7 +55,7 @@ LARGE_TMPFS_BYTES = 536_870_912
 COMMAND_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
     "HOME": TMP, "TMPDIR": TMP, "USER": USER_NAME, "LOGNAME": USER_NAME, "SHELL": "/bin/sh", "LANG": "C.UTF-8",
-    "TERM": "dumb", "EMAIL": f"{USER_NAME}@localhost",
+    "TERM": "dumb", "EMAIL": f"{USER_NAME}@localhost", "CHOKIDAR_USEPOLLING": "1", "WATCHPACK_POLLING": "true",
 }  # fmt: skip
 
 RESOURCE_LIMITS = (
@@ -168,24 +171,21 @@ def bubblewrap_command(
     bwrap: str,
     records_folder: str = "",
     cli_agent: CliAgentProcess | None = None,
+    monitor: ReservedMonitor | None = None,
 ) -> SandboxedCommand:
     """Build a command that sees what the scope allows and nothing else.
 
     The records folder keeps the file state from before the command, so that a kill does not lose it. A
     CLI agent brings its own program and starts when its gate is opened; `command` is then unused.
-    Raises Failed if the sandbox cannot be built.
+    The monitor is released with the command; without one, one is reserved here. Raises Failed if the sandbox
+    cannot be built.
     """
-    seccomp_filter = build_filter(allow_tcp=cli_agent is not None)
-    if seccomp_filter is None:
-        raise Failed(
-            "sandbox level strict needs an x86_64 or aarch64 machine: the seccomp filter supports no other"
-        )
-    if "\0" in command:
-        raise Failed("the command contains a NUL character. Remove it")
-    if not has_bind_fd(bwrap):
-        raise Failed(f"{bwrap} has no --bind-fd, so it cannot mount folders safely: {INSTALL_HINT}")
     try:
         with ExitStack() as rollback:
+            monitor = monitor or reserve_monitor()
+            rollback.callback(monitor.release)
+            seccomp_filter = _build_seccomp_filter(is_cli_agent=cli_agent is not None)
+            _check_command(command, bwrap)
             fds = _Descriptors()
             rollback.callback(fds.close)
             devices = acquire_devices()
@@ -215,6 +215,7 @@ def bubblewrap_command(
     join_argv = ("/bin/sh", "-c", cgroup.JOIN_SCRIPT, group) if group else ()
 
     def clean_up() -> tuple[str, ...]:
+        monitor.release()
         cgroup.remove_group(group)
         devices.release()
         return (*visible_notes(killed_commands, plan.writable_folders), *plan.notes, *record.clean_up())
@@ -230,12 +231,31 @@ def bubblewrap_command(
         env={},
         fds=tuple(fds.fds),
         clean_up=clean_up,
-        start_monitor=partial(start_monitor, record.snapshot, plan.scanned_folders),
+        start_monitor=partial(start_monitor, monitor, record.snapshot, plan.scanned_folders),
         launcher_argc=len(join_argv) + 1,
         start_gate_fd=start_gate_fd,
         sigterm_grace_s=sigterm_grace_s,
         separate_stderr=cli_agent is not None,
     )
+
+
+def _build_seccomp_filter(*, is_cli_agent: bool) -> bytes:
+    """Build the filter.
+
+    A CLI agent has a network and limits for inotify of its own, set before it starts.
+    """
+    if (seccomp_filter := build_filter(allow_tcp=is_cli_agent, allow_inotify=is_cli_agent)) is None:
+        raise Failed(
+            "sandbox level strict needs an x86_64 or aarch64 machine: the seccomp filter supports no other"
+        )
+    return seccomp_filter
+
+
+def _check_command(command: str, bwrap: str) -> None:
+    if "\0" in command:
+        raise Failed("the command contains a NUL character. Remove it")
+    if not has_bind_fd(bwrap):
+        raise Failed(f"{bwrap} has no --bind-fd, so it cannot mount folders safely: {INSTALL_HINT}")
 
 
 def _cli_agent_options(cli_agent: CliAgentProcess | None, fds: _Descriptors) -> list[str]:
@@ -256,8 +276,9 @@ def _take_snapshot(scope: Scope, plan: MountPlan) -> FileSnapshot:
     return FileSnapshot(
         scope=scope,
         writable=plan.writable_folders,
-        closed_paths=dict(plan.closed_paths),
+        closed_paths={**plan.closed_paths, **dict.fromkeys(plan.missing_files, PathKind.PROTECTED)},
         links=plan.closed_links,
+        repositories=read_repository_states(plan.repositories),
     )
 
 
@@ -330,7 +351,13 @@ def _scope_options(plan: MountPlan, fds: _Descriptors, bwrap: str) -> list[str]:
 
 def _mount_options(mount: Mount, fds: _Descriptors) -> list[str]:
     if mount.kind is MountKind.EMPTY_FILE:
-        return ["--perms", "0444", "--ro-bind-data", fds.for_text(b""), mount.target]
+        return [
+            "--perms",
+            "0444",
+            "--ro-bind-data",
+            fds.for_text(read_safe_config(mount.target)),
+            mount.target,
+        ]
     if mount.kind is MountKind.MOUNT_PARENT:
         return _tmpfs_options(mount.target, SMALL_TMPFS_BYTES)
     if (mask := _MASK_OPTIONS.get(mount.kind)) is not None:

@@ -3,14 +3,17 @@
 import errno
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from msgspec import Struct, field
 
+from retinue.domain.permissions import git_paths
 from retinue.domain.permissions.scope import Scope
-from retinue.sandbox.files.closed_path_scan import ClosedPaths, PathKind, find_closed_paths
+from retinue.sandbox.files.closed_path_scan import PathKind, ScanResult, scan_closed_paths
 from retinue.sandbox.files.messages import printable_path
+from retinue.sandbox.files.pattern_roots import is_readable
+from retinue.sandbox.git.repository_state import RepositoryState, find_unsafe_files, restore_head
 from retinue.sandbox.reopen import open_folder, restore_owner_access
 
 UNLIMITED_NAMES = 1 << 62
@@ -33,6 +36,8 @@ class FileSnapshot(Struct, frozen=True, kw_only=True):
     """Closed paths in those folders before the command; `sight` in records on disk."""
     links: dict[str, str]
     """Closed names that were links, with their targets."""
+    repositories: dict[str, RepositoryState] = field(default_factory=dict[str, RepositoryState])
+    """Git folders in the writable folders."""
 
 
 def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
@@ -42,8 +47,9 @@ def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
     were closed before are left alone: the command could not reach them, so somebody else changed them.
     """
     notes: list[str] = []
-    for path, kind in _scan_after(snapshot).items():
-        if path in snapshot.closed_paths:
+    scan = _scan_after(snapshot)
+    for path, kind in scan.closed_paths.items():
+        if path in snapshot.closed_paths or _is_part_of_new_repository(path, snapshot, scan.repositories):
             continue
         if kind is PathKind.UNREADABLE:
             notes.append(_unreadable_note(path))
@@ -52,6 +58,8 @@ def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
     for path, target in snapshot.links.items():
         if not _links_to(path, target):
             notes.append(_restore_link(path, target, snapshot.writable))
+    for repository in scan.repositories:
+        notes += _restore_repository(repository, snapshot)
     return limit_notes(notes)
 
 
@@ -64,27 +72,71 @@ def restore_path(path: str, snapshot: FileSnapshot) -> str | None:
     return None if path in snapshot.closed_paths else _move_aside(path, PathKind.FILE, snapshot.writable)
 
 
-def _scan_after(snapshot: FileSnapshot) -> ClosedPaths:
+def _is_part_of_new_repository(path: str, snapshot: FileSnapshot, repositories: Iterable[str]) -> bool:
+    """Return whether git itself puts this file into a repository that the command created."""
+    owner = next((each for each in repositories if path.startswith(f"{each}/")), None)
+    if (
+        owner is None
+        or owner in snapshot.repositories
+        or not is_readable(snapshot.scope, path)
+        or os.path.islink(path)  # noqa: PTH114
+    ):
+        return False
+    return git_paths.is_inert_in_new_repository(path[len(owner) + 1 :]) or _is_empty_folder(path)
+
+
+def _is_empty_folder(path: str) -> bool:
+    try:
+        with os.scandir(path) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
+
+
+def _restore_repository(repository: str, snapshot: FileSnapshot) -> list[str]:
+    """Move aside what git must not find in a git folder, such as an index that lists files of `.git`."""
+    if not guards_repository(repository, snapshot.scope):
+        return []
+    before = snapshot.repositories.get(repository, RepositoryState())
+    notes: list[str] = []
+    for path, reason in find_unsafe_files(repository, before).items():
+        notes.append(f"{reason}: {_move_aside(path, PathKind.FILE, snapshot.writable)}")
+    with suppress(OSError):
+        notes += [note] if (note := restore_head(repository, before)) else []
+    return notes
+
+
+def guards_repository(repository: str, scope: Scope) -> bool:
+    if git_paths.is_git_folder_name(repository.rpartition("/")[2]):
+        return scope.is_guarded(f"{repository}/index")
+    return scope.guards_repository(repository)
+
+
+def _scan_after(snapshot: FileSnapshot) -> ScanResult:
     """Scan for everything that is closed now.
 
     Files in a folder that cannot be listed still take effect for a program that knows their names: such a
     folder is made listable first, then the folders inside it.
     """
-    found = dict(
-        find_closed_paths(snapshot.scope, snapshot.writable, limit=UNLIMITED_NAMES, fail_on_races=False)
-    )
+    scan = _scan_folders(snapshot, snapshot.writable)
+    found, repositories = dict(scan.closed_paths), list(scan.repositories)
     tried = set[str](snapshot.closed_paths)
     opened_folders = _open_unreadable_folders(found, tried, snapshot.writable)
     while opened_folders:
-        newly_found = find_closed_paths(
-            snapshot.scope, opened_folders, limit=UNLIMITED_NAMES, fail_on_races=False
-        )
-        found |= newly_found
-        opened_folders = _open_unreadable_folders(newly_found, tried, snapshot.writable)
-    return found
+        newly_found = _scan_folders(snapshot, opened_folders)
+        found |= newly_found.closed_paths
+        repositories += newly_found.repositories
+        opened_folders = _open_unreadable_folders(newly_found.closed_paths, tried, snapshot.writable)
+    return ScanResult(closed_paths=found, repositories=tuple(repositories), folders={})
 
 
-def _open_unreadable_folders(closed_paths: ClosedPaths, tried: set[str], trees: tuple[str, ...]) -> list[str]:
+def _scan_folders(snapshot: FileSnapshot, folders: Iterable[str]) -> ScanResult:
+    return scan_closed_paths(snapshot.scope, folders, limit=UNLIMITED_NAMES, fail_on_races=False)
+
+
+def _open_unreadable_folders(
+    closed_paths: Mapping[str, PathKind], tried: set[str], trees: tuple[str, ...]
+) -> list[str]:
     """Make unreadable folders listable again and return them. Each is tried once."""
     opened_folders: list[str] = []
     for path, kind in closed_paths.items():
@@ -117,10 +169,12 @@ def _unreadable_note(path: str) -> str:
 
 def _move_aside(path: str, kind: PathKind, trees: tuple[str, ...]) -> str:
     """Rename a new closed path, or remove it if it is a pipe; return a note."""
-    new_name = f"taken-{secrets.token_hex(4)}"
+    new_name = f"{git_paths.ASIDE_PREFIX}{secrets.token_hex(4)}"
+
+    is_removed = kind is PathKind.PIPE or (kind is PathKind.LINK and _is_in_git_folder(path))
 
     def remove_entry(folder: int, name: str) -> None:
-        if kind is PathKind.PIPE:
+        if is_removed:
             os.unlink(name, dir_fd=folder)
         else:
             os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -133,7 +187,21 @@ def _move_aside(path: str, kind: PathKind, trees: tuple[str, ...]) -> str:
         return f"{NEEDS_USER}{printable_path(path)} is a closed path, and the file that the command created there could not be renamed: {error.strerror}"
     if kind is PathKind.PIPE:
         return f"{printable_path(path)} was a pipe, which blocks programs that open it: it was removed{mode_note}"
+    if is_removed:
+        return f"{printable_path(path)} was a link, and git writes through it: it was removed{mode_note}"
+    if _is_operation_state(path):
+        mode_note += "; a merge, rebase or cherry-pick must end in the command that begins it"
     return f"{printable_path(path)} is a closed path: the file that the command created there was renamed to {printable_path(f'{_parent_path(path)}/{new_name}')}{mode_note}"
+
+
+def _is_in_git_folder(path: str) -> bool:
+    """Return whether a file renamed in this place would still mean something to git."""
+    return any(git_paths.is_git_folder_name(part) for part in path.split("/")[:-1])
+
+
+def _is_operation_state(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return git_paths.is_git_folder_name(folder.rpartition("/")[2]) and git_paths.is_operation_state(name)
 
 
 def _restore_link(path: str, target: str, trees: tuple[str, ...]) -> str:

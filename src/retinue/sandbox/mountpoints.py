@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
+from retinue.domain.permissions.git_paths import ASIDE_PREFIX
 from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
 from retinue.sandbox.mounts import MountKind, MountPlan
@@ -15,16 +16,23 @@ _FOLDER_KINDS = frozenset({MountKind.MASKED_FOLDER, MountKind.EMPTY_FOLDER, Moun
 
 
 def prepare_mount_points(plan: MountPlan) -> None:
-    """Create the mount points below /tmp; all other targets of a plan exist already.
+    """Create the mount points that a plan lacks: those below /tmp, and empty files in repositories.
 
-    No step follows a link, because the folder is the agent's. Anything in the way is renamed.
+    No step follows a link, because the folder is the agent's. Anything in the way below /tmp is renamed.
     """
+    for path in plan.missing_files:
+        _create_empty_file(path)
     if not plan.tmp_source:
         return
     try:
         _make_mount_points(plan)
     except OSError as error:  # without the real folder's name, which the agent must not see
         raise Failed(f"the folder behind {TMP} cannot be prepared: {error.strerror}") from error
+
+
+def _create_empty_file(path: str) -> None:
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
 
 
 def _make_mount_points(plan: MountPlan) -> None:
@@ -63,4 +71,4 @@ def _make_mount_point(top: str, parts: list[str], is_folder: bool) -> None:
 def _move_aside(folder: int, name: str, is_expected_type: Callable[[int], bool]) -> None:
     with suppress(FileNotFoundError):
         if not is_expected_type(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            os.rename(name, f"taken-{secrets.token_hex(4)}", src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(name, f"{ASIDE_PREFIX}{secrets.token_hex(4)}", src_dir_fd=folder, dst_dir_fd=folder)

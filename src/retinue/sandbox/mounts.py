@@ -1,7 +1,6 @@
 """Plan the mounts of a sandboxed command: what its scope allows, and masks over closed paths."""
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 
 from retinue.domain.agent import PathPatterns
 from retinue.domain.ceiling import Ceiling, FileAccess
+from retinue.domain.permissions import git_paths
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Globs, literal_components, unescape_component
 from retinue.domain.tmp_paths import TMP, is_under_tmp
@@ -32,8 +32,8 @@ MAX_MOUNTS = 1_000
 
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
-_GIT_CONFIG_PATTERN = re.compile(r"/\.git/(?:.*/)?(?:config|hooks)\Z", re.IGNORECASE | re.DOTALL)
-"""Git fails if it cannot read its configuration, but accepts an empty one."""
+_GIT_SETTINGS = frozenset({"config", "config.worktree", "hooks"})
+"""Git fails if it cannot read these, but accepts them without content."""
 
 
 class MountKind(Enum):
@@ -43,7 +43,7 @@ class MountKind(Enum):
     """The file exists and cannot be opened."""
     MASKED_FOLDER = "masked folder"
     EMPTY_FILE = "empty file"
-    """The file exists and is empty."""
+    """The file exists and is empty, except for git settings that run nothing."""
     EMPTY_FOLDER = "empty folder"
     MOUNT_PARENT = "mount parent"
     """A read-only folder that contains only what is mounted inside it."""
@@ -82,6 +82,10 @@ class MountPlan(Struct, frozen=True, kw_only=True):
     """Closed names that are symbolic links, with their targets: nothing can be mounted over a link."""
     scanned_folders: Mapping[str, FolderScan]
     """Every folder that the scan entered."""
+    repositories: tuple[str, ...]
+    """Git folders that a command may change in part."""
+    missing_files: tuple[str, ...]
+    """Files that must be created, empty, before they can be mounted."""
     notes: tuple[str, ...] = ()
 
 
@@ -109,6 +113,10 @@ def plan_mounts(scope: Scope) -> MountPlan:
     mounts += file_mounts
     mounts += [Mount(kind=MountKind.READ, target=path, source=path) for path in skill_folders]
     mounts += _read_only_mounts(closed_paths, links, writable)
+    repositories = tuple(each for each in scan.repositories if _is_within(each, writable))
+    missing_files = tuple(_missing_packed_refs(repositories, closed_paths))
+    mounts += [Mount(kind=MountKind.READ, target=path, source=path) for path in missing_files]
+    mounts += _branch_mounts(repositories, closed_paths)
     mounts += _hard_link_mounts(
         scope, (*_outermost_folders(trees), *skill_folders) if has_deny_rules(scope) else writable, scan
     )
@@ -131,6 +139,8 @@ def plan_mounts(scope: Scope) -> MountPlan:
         closed_paths=closed_paths,
         closed_links=links,
         scanned_folders=scan.folders,
+        repositories=repositories,
+        missing_files=missing_files,
         notes=notes,
     )
 
@@ -305,8 +315,15 @@ def _masks(closed_paths: ClosedPaths, skill_folders: tuple[str, ...]) -> list[Mo
             target=path,
         )
         for path, kind in closed_paths.items()
-        if (kind_of_mask := _MASK_KINDS.get((kind, _GIT_CONFIG_PATTERN.search(path) is not None))) is not None
+        if (kind_of_mask := _MASK_KINDS.get((kind, _is_git_setting(path)))) is not None
     ]
+
+
+def _is_git_setting(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return name.lower() in _GIT_SETTINGS and (
+        git_paths.is_git_folder_name(folder.rpartition("/")[2]) or os.path.lexists(f"{folder}/HEAD")
+    )
 
 
 def _read_only_mounts(
@@ -325,6 +342,36 @@ def _read_only_mounts(
             and os.path.exists(real)  # noqa: PTH110
         ):
             yield Mount(kind=MountKind.READ, target=real, source=real)
+
+
+def _branch_mounts(repositories: tuple[str, ...], closed_paths: ClosedPaths) -> Iterator[Mount]:
+    """Mount the branches writable in the read-only references."""
+    for repository in repositories:
+        folder = f"{repository}/refs/heads"
+        if (
+            closed_paths.get(f"{repository}/refs") is PathKind.PROTECTED
+            and os.path.realpath(folder) == folder
+        ):
+            yield from (
+                [Mount(kind=MountKind.WRITE, target=folder, source=folder)] if os.path.isdir(folder) else []  # noqa: PTH112
+            )
+
+
+def _missing_packed_refs(repositories: tuple[str, ...], closed_paths: ClosedPaths) -> Iterator[str]:
+    """Yield the missing `packed-refs` of guarded repositories.
+
+    Git would move the branches into a new one, which is no branch and would be moved aside. Where the file is
+    mounted, git cannot replace it, and says so before it deletes a branch.
+    """
+    for repository in repositories:
+        path = f"{repository}/packed-refs"
+        if (
+            closed_paths.get(f"{repository}/refs") is PathKind.PROTECTED
+            and path not in closed_paths
+            and not os.path.lexists(path)
+            and os.access(repository, os.W_OK)
+        ):
+            yield path
 
 
 def _hard_link_mounts(scope: Scope, trees: tuple[str, ...], scan: ScanResult) -> Iterator[Mount]:

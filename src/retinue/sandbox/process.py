@@ -192,9 +192,7 @@ class _RunningCommand(Generic[S]):
             if not self._exit_task.done():
                 await self._terminate()
             await self._exit_task
-            # The kernel ends the launcher's children with it: wait for that here.
-            if self._first_pidfd is not None:
-                await _wait_readable(self._first_pidfd, LAUNCHER_TIMEOUT_S)
+            await self._wait_until_empty()
         finally:
             self._monitor_timer.cancel()
             self._close_streams()
@@ -204,6 +202,24 @@ class _RunningCommand(Generic[S]):
             if clean_up is not no_clean_up
         ]
         return tuple([note for clean_up in clean_ups for note in await asyncio.to_thread(clean_up)])
+
+    async def _wait_until_empty(self) -> None:
+        """Kill what the launcher left behind, and wait until no process is alive.
+
+        The first process inside ends its namespace: the kernel kills all others, and reports its end only when
+        they are gone. Without a report of that process, the launcher was killed before it let anything begin;
+        what it had started is still in its process group, which was killed with it.
+        """
+        while self._read_status():
+            pass
+        if self._first_pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first_pidfd, signal.SIGKILL)
+            await _wait_readable(self._first_pidfd)
+            return
+        deadline = self._loop.time() + LAUNCHER_TIMEOUT_S
+        while _has_process_group(self._process.pid) and self._loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
 
     def _start_monitor(self) -> None:
         if self._command.start_monitor is not None and not self._exit_task.done():
@@ -277,7 +293,7 @@ class _RunningCommand(Generic[S]):
             self.exit_code = int(status["exit-code"])
         if "child-pid" in status and self._first_pidfd is None:
             with suppress(OSError, AttributeError):
-                self._first_pidfd = os.pidfd_open(int(status["child-pid"]))
+                self._first_pidfd = _open_process(int(status["child-pid"]), status.get("pid-namespace"))
             if not self._first_pid.done():
                 self._first_pid.set_result(int(status["child-pid"]))
 
@@ -338,8 +354,40 @@ def _spawn(command: SandboxedCommand) -> tuple["subprocess.Popen[bytes]", int, i
     return process, stdout_fd, status_fd, stderr_fd
 
 
+def _open_process(pid: int, namespace: int | None) -> int:
+    """Open a pidfd of the first process in a pid namespace.
+
+    Raises OSError if it has ended, even if its number is another process's now.
+    """
+    fd = os.pidfd_open(pid)
+    if namespace is None or _is_in_namespace(pid, namespace):
+        return fd
+    os.close(fd)
+    raise ProcessLookupError(pid)
+
+
+def _is_in_namespace(pid: int, namespace: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino == namespace  # noqa: PTH116
+    except PermissionError:
+        return True  # its number is too young to be another process's
+    except OSError:
+        return False
+
+
+def _has_process_group(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
 async def _wait_exit(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for the process with a pidfd and reap it; no thread waits."""
+    """Wait for the process with a pidfd, kill the rest of its group and reap it; no thread waits.
+
+    Until it is reaped, no other group can have its number.
+    """
     try:
         fd = os.pidfd_open(process.pid)
     except (OSError, AttributeError):
@@ -350,6 +398,7 @@ async def _wait_exit(process: "subprocess.Popen[bytes]") -> None:
         await _wait_readable(fd)
     finally:
         os.close(fd)
+    _kill_group(process.pid)
     process.wait()
 
 
@@ -382,14 +431,18 @@ def _terminate_groups(process: "subprocess.Popen[bytes]") -> None:
             os.killpg(group, signal.SIGTERM)
 
 
+def _kill_group(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
     """Stop the launcher, so that it starts nothing more, then kill it and its descendants."""
     process.send_signal(signal.SIGSTOP)
     descendants = descendant_pids(process.pid)
     process.kill()
     # Anything started just before the stop is still in its group: nothing leaves the group that early.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _kill_group(process.pid)
     for pid in descendants:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

@@ -66,6 +66,9 @@ They are blocked where a command shares them with the rest of the machine.
 _UNSUPPORTED_SYSCALLS = {"clone3": (435, 435), "openat2": (437, 437)}
 """System calls whose arguments are in memory, which no filter can read: programs fall back to the older call."""
 
+_INOTIFY_SYSCALLS = {"inotify_init": (253, None), "inotify_init1": (294, 26)}
+"""The instances are the user's: a command could take all of them. Programs that watch files poll instead."""
+
 _CHMOD_SYSCALLS = {"chmod": (90, None, 1), "fchmod": (91, 52, 1), "fchmodat": (268, 53, 2), "fchmodat2": (452, 452, 2),
           "creat": (85, None, 1)}  # fmt: skip
 """The third number is the index of the mode argument.
@@ -95,12 +98,17 @@ Instructions = list[tuple[int, int, int, int]]
 
 
 def build_filter(
-    machine: str | None = None, *, allow_tcp: bool = False, block_ipc: bool = False
+    machine: str | None = None,
+    *,
+    allow_tcp: bool = False,
+    allow_inotify: bool = False,
+    block_ipc: bool = False,
 ) -> bytes | None:
     """Build the filter for a machine type in the kernel's format; None for an unknown machine.
 
     `allow_tcp` permits TCP sockets: for a process in a network namespace that contains only what was put
-    there. `block_ipc` blocks IPC by number or name: for a process without an IPC namespace of its own.
+    there. `allow_inotify` is for a process in a user namespace with a limit of its own. `block_ipc` blocks IPC by
+    number or name: for a process without an IPC namespace of its own.
     """
     architecture = _ARCHITECTURES.get(machine or platform.machine())
     if architecture is None:
@@ -116,9 +124,8 @@ def build_filter(
     blocked = [numbers for name, numbers in _BLOCKED_SYSCALLS.items() if not (allow_tcp and name == "socket")]
     blocked += _IPC_SYSCALLS.values() if block_ipc else ()
     instructions += _block_syscalls((numbers[architecture.column] for numbers in blocked), errno.EPERM)
-    instructions += _block_syscalls(
-        (numbers[architecture.column] for numbers in _UNSUPPORTED_SYSCALLS.values()), errno.ENOSYS
-    )
+    unsupported = (*_UNSUPPORTED_SYSCALLS.values(), *(() if allow_inotify else _INOTIFY_SYSCALLS.values()))
+    instructions += _block_syscalls((numbers[architecture.column] for numbers in unsupported), errno.ENOSYS)
     if allow_tcp:
         instructions += _syscall_rules(_BLOCKED_SYSCALLS["socket"][architecture.column], _tcp_socket_rules())
     for number, rules in _argument_rules(architecture.column):

@@ -20,6 +20,7 @@ from retinue.sandbox.command import SandboxedCommand
 from retinue.sandbox.landlock import landlock_command, unsandboxed_command
 from retinue.sandbox.output_capture import MAX_FILE_BYTES, OpenOutputFile
 from retinue.sandbox.probe import ProbeResult, SandboxProbe
+from retinue.sandbox.protected_file_monitor import ReservedMonitor, wait_for_monitor
 
 MAX_COMMAND_BYTES = 120_000
 """Maximum length of one argument that the kernel accepts."""
@@ -43,8 +44,9 @@ def make_shell_factory(
             _check_command(command)
             sandbox = await probe.result()
             private_tmp = await asyncio.to_thread(_prepare_private_tmp, scope)
+            monitor = await wait_for_monitor() if sandbox.level is SandboxLevel.STRICT else None
             prepared = await _build_command(
-                lambda: sandbox_command(sandbox, scope, command, env, records_folder)
+                lambda: sandbox_command(sandbox, scope, command, env, records_folder, monitor)
             )
             result = await process.run_command(prepared, timeout_s, _output_file_opener(private_tmp))
             return _command_result(result, sandbox.level)
@@ -55,10 +57,17 @@ def make_shell_factory(
 
 
 def sandbox_command(
-    sandbox: ProbeResult, scope: Scope, command: str, env: Mapping[str, str], records_folder: str = ""
+    sandbox: ProbeResult,
+    scope: Scope,
+    command: str,
+    env: Mapping[str, str],
+    records_folder: str = "",
+    monitor: ReservedMonitor | None = None,
 ) -> SandboxedCommand:
     if sandbox.level is SandboxLevel.STRICT:
-        return bubblewrap_command(scope, command, bwrap=sandbox.bwrap_path, records_folder=records_folder)
+        return bubblewrap_command(
+            scope, command, bwrap=sandbox.bwrap_path, records_folder=records_folder, monitor=monitor
+        )
     if sandbox.level is SandboxLevel.LANDLOCK:
         return landlock_command(scope, command, seccomp_filter=sandbox.seccomp_filter)
     _protect_own_memory()

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.domain.io_results import CommandResult
+from retinue.domain.permissions.git_paths import program_settings
 from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import subtree_pattern
 from retinue.domain.sandbox_level import SandboxLevel
@@ -26,9 +27,11 @@ NO_REPOSITORY_EXIT = 40
 NO_BASE_EXIT = 41
 
 _GIT_COMMAND = (
-    "GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0 LC_ALL=C.UTF-8 "
+    "GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_ATTR_NOSYSTEM=1 GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0 "
+    "GIT_PAGER=cat GIT_EDITOR=false GIT_ASKPASS=false GIT_SSH_COMMAND=false LC_ALL=C.UTF-8 "
     "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c 'safe.directory=*' -c core.pager=cat "
-    "-c submodule.recurse=false -c protocol.allow=never"
+    "-c submodule.recurse=false -c protocol.allow=never -c core.attributesFile=/dev/null -c diff.external= "
+    "-c credential.helper= -c gpg.program=false"
 )
 """Git command that runs no hooks or other programs of the repository, and writes nothing."""
 _DIFF_COMMAND = f"{_GIT_COMMAND} diff --no-color --no-ext-diff --no-textconv --relative"
@@ -112,7 +115,7 @@ def _read_only_scope(scope: Scope, call: Call) -> Scope:
         ),
         write=tmp_patterns,
         deny=scope.deny,
-        closed_paths=(),
+        closed_paths=program_settings(f"{workspace.source_repository}/.git"),
         guarded_paths=(),
         root=workspace.root,
         tmp_folder=scope.tmp_folder,

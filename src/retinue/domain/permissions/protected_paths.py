@@ -15,7 +15,7 @@ ALWAYS_CLOSED_PATHS: Globs = (
 """Paths that no agent may open; Retinue's own home is added at run time."""
 
 GUARDED_PATHS: Globs = (
-    "**/.git", "**/.github/workflows/**", "**/.gitlab-ci.yml", "**/.circleci/**", "**/.husky/**", "**/.githooks/**",
+    "**/.git/**", "**/.github/workflows/**", "**/.gitlab-ci.yml", "**/.circleci/**", "**/.husky/**", "**/.githooks/**",
     "**/.vscode/**", "**/.idea/**", "**/.zed/**", "**/.devcontainer/**", "**/.envrc", "**/.mcp.json",
     "**/.claude/**", "**/.cursor/**", "**/.codex/**", "**/.gemini/**", "**/.retinue/**",
 )  # fmt: skip

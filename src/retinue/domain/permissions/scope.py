@@ -316,6 +316,18 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
             for guard in self.guarded_paths
         )
 
+    def guards_repository(self, folder: str) -> bool:
+        """Return True if a git folder of any name is guarded, as `.git` is.
+
+        Only a write pattern that names it, or something in it, allows writing it.
+        """
+        if not self.guarded_paths or self.is_private_tmp(folder):
+            return False
+        named = ("/" + "/".join(literal_components(each)) for each in self.write)
+        return not any(
+            path != self.root and (path == folder or path.startswith(f"{folder}/")) for path in named
+        )
+
     def is_write_preapproved(self, real_path: str) -> bool:
         """Return True if a write in scope was allowed in advance, so that no approval is needed."""
         is_shared_tmp = is_under_tmp(real_path) and not self.is_private_tmp(real_path)

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from retinue.domain.glob import compile_glob
+from retinue.domain.permissions import git_paths
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Globs, unescape_component
 from retinue.errors import Failed
@@ -20,7 +22,6 @@ from retinue.sandbox.files.pattern_roots import is_readable
 
 MAX_SCANNED_NAMES = 200_000
 
-_GIT = ".git"
 _GONE_ERRORS = frozenset({errno.ENOENT, errno.ENOTDIR})
 _TRAILING_GLOBSTARS = re.compile(r"(?:/\*\*)+\Z")
 _RELIABLE_FILE_SYSTEMS = frozenset(
@@ -30,6 +31,15 @@ _STABLE_AFTER_NS = 3_000_000_000
 """Nanoseconds: longer than the coarsest clock of these file systems."""
 _MAX_CACHED_FOLDERS = 50_000
 _MATCH_NOTHING = re.compile(r"(?!)")
+
+
+class _Candidates(Enum):
+    """Which entries of a folder are recorded, besides those whose names a pattern may match."""
+
+    NONE = "none"
+    LINKS = "links"
+    """In a folder of git's references: git writes through links there."""
+    ALL = "all"
 
 
 class PathKind(Enum):
@@ -63,6 +73,8 @@ class FolderScan(Struct, frozen=True, kw_only=True):
     pipes: tuple[str, ...]
     joined_files: str
     """All its file names in one string, because thousands of folders are cached."""
+    is_repository: bool
+    """Whether git accepts the folder as a repository."""
     is_stable: bool
     """Whether an equal stamp means equal names: old enough, and on a reliable file system."""
 
@@ -76,6 +88,8 @@ class ScanResult(Struct, frozen=True, kw_only=True):
     closed_paths: ClosedPaths
     folders: Mapping[str, FolderScan]
     """Folders that were entered, by real path."""
+    repositories: tuple[str, ...]
+    """Git folders, whatever their names; not those inside another git folder."""
 
 
 class NameFilter(Struct, frozen=True, kw_only=True):
@@ -83,7 +97,9 @@ class NameFilter(Struct, frozen=True, kw_only=True):
 
     names: frozenset[str]
     pattern: re.Pattern[str]
-    scans: dict[str, FolderScan] = field(default_factory=dict[str, FolderScan])
+    scans: dict[tuple[str, _Candidates], FolderScan] = field(
+        default_factory=dict[tuple[str, _Candidates], FolderScan]
+    )
     """Scans of folders, so that only changed folders are read again."""
 
     def may_match(self, name: str) -> bool:
@@ -98,39 +114,78 @@ def find_closed_paths(
     Closed folders are not entered, links are not followed. Raises Failed beyond the limit. With
     `fail_on_races` also when a folder is replaced by a link meanwhile: its content may be anywhere.
     """
-    found: dict[str, PathKind] = {}
-    for _ in _scan_trees(scope, trees, found, limit=limit, fail_on_races=fail_on_races):
-        pass
-    return found
+    return scan_closed_paths(scope, trees, limit=limit, fail_on_races=fail_on_races).closed_paths
 
 
-def scan_closed_paths(scope: Scope, trees: Iterable[str]) -> ScanResult:
+def scan_closed_paths(
+    scope: Scope, trees: Iterable[str], *, limit: int = MAX_SCANNED_NAMES, fail_on_races: bool = True
+) -> ScanResult:
     """Find closed paths and return the scanned folders too, so that callers need not walk them again."""
     found: dict[str, PathKind] = {}
-    folders = dict(_scan_trees(scope, trees, found, limit=MAX_SCANNED_NAMES, fail_on_races=True))
-    return ScanResult(closed_paths=found, folders=folders)
+    repositories: list[str] = []
+    scans = _scan_trees(scope, trees, found, repositories, limit=limit, fail_on_races=fail_on_races)
+    return ScanResult(folders=dict(scans), closed_paths=found, repositories=tuple(repositories))
+
+
+class _PendingFolder(NamedTuple):
+    """A folder to scan."""
+
+    path: str
+    repository: str = ""
+    """The git folder that contains it; empty outside of one."""
+
+    @property
+    def relative(self) -> str:
+        """Its path inside the git folder."""
+        return self.path[len(self.repository) + 1 :]
+
+    @property
+    def candidates(self) -> _Candidates:
+        if not self.repository:
+            return _Candidates.NONE
+        if git_paths.holds_references(self.relative):
+            return _Candidates.LINKS
+        return _Candidates.ALL if git_paths.is_mixed_folder(self.relative) else _Candidates.NONE
+
+    def child(self, name: str) -> "_PendingFolder":
+        path = f"{self.path}/{name}"
+        if not self.repository:
+            return _PendingFolder(path, path if git_paths.is_git_folder_name(name) else "")
+        is_inside = git_paths.is_git_folder_name(self.repository.rpartition("/")[2]) or git_paths.is_git_path(
+            path[len(self.repository) + 1 :]
+        )
+        return _PendingFolder(path, self.repository) if is_inside else _PendingFolder(path)
 
 
 def _scan_trees(
-    scope: Scope, trees: Iterable[str], found: dict[str, PathKind], *, limit: int, fail_on_races: bool
+    scope: Scope,
+    trees: Iterable[str],
+    found: dict[str, PathKind],
+    repositories: list[str],
+    *,
+    limit: int,
+    fail_on_races: bool,
 ) -> Iterator[tuple[str, FolderScan]]:
     """Scan the trees; yield each entered folder and add closed paths to `found`."""
     name_filter = build_name_filter(_closing_patterns(scope))
     reliable_devices = _reliable_devices()
     remaining = limit
     for tree in trees:
-        pending = [tree]
+        pending = [_PendingFolder(tree, _enclosing_repository(tree))]
         while pending:
             folder = pending.pop()
             try:
-                scan = _cached_scan(folder, name_filter, reliable_devices)
+                scan = _cached_scan(folder.path, name_filter, reliable_devices, folder.candidates)
+                if scan.is_repository and not folder.repository:
+                    folder = _PendingFolder(folder.path, folder.path)
+                    scan = _cached_scan(folder.path, name_filter, reliable_devices, folder.candidates)
             except OSError as error:
                 if error.errno == errno.ELOOP and fail_on_races:
                     raise Failed(
-                        f"{printable_path(folder)} was moved while the sandbox was being built. Try again"
+                        f"{printable_path(folder.path)} was moved while the sandbox was being built. Try again"
                     ) from error
                 if error.errno not in (*_GONE_ERRORS, errno.ELOOP):
-                    found[folder] = PathKind.UNREADABLE
+                    found[folder.path] = PathKind.UNREADABLE
                 continue
             remaining -= scan.name_count
             if remaining < 0:
@@ -138,29 +193,64 @@ def _scan_trees(
                     f"{printable_path(tree)} contains more than {limit:,} files and folders: too many to scan for closed "
                     "paths. Use a smaller folder as workspace"
                 )
-            pending += [f"{folder}/{name}" for name in scan.folders]
+            if folder.path == folder.repository:
+                repositories.append(folder.path)
+            pending += [folder.child(name) for name in scan.folders]
             pending += _classify_entries(scope, folder, scan, found)
-            yield folder, scan
+            yield folder.path, scan
 
 
-def _classify_entries(scope: Scope, folder: str, scan: FolderScan, found: dict[str, PathKind]) -> list[str]:
+def _enclosing_repository(tree: str) -> str:
+    """Return the outermost `.git` folder of a path, or an empty string."""
+    parts = tree.split("/")
+    depth = next((n for n, part in enumerate(parts, 1) if git_paths.is_git_folder_name(part)), 0)
+    return "/".join(parts[:depth])
+
+
+def _classify_entries(
+    scope: Scope, folder: _PendingFolder, scan: FolderScan, found: dict[str, PathKind]
+) -> list[_PendingFolder]:
     """Add closed paths to `found`; return the candidate folders that may be entered after all."""
-    folders: list[str] = []
+    folders: list[_PendingFolder] = []
     for name in scan.pipes:
-        found[f"{folder}/{name}"] = PathKind.PIPE
+        found[f"{folder.path}/{name}"] = PathKind.PIPE
     for name, kind in scan.candidates:
-        path = f"{folder}/{name}"
+        path = f"{folder.path}/{name}"
         if not is_readable(scope, path):
             found[path] = kind
             continue
         if kind is PathKind.FOLDER:
-            folders.append(path)
-        if scope.is_guarded(path) and not (kind is PathKind.FOLDER and name.lower() == _GIT):
+            folders.append(folder.child(name))
+        if folder.repository:
+            if (guarded_kind := _guarded_git_kind(scope, folder, path, kind, found)) is not None:
+                found[path] = guarded_kind
+        elif scope.is_guarded(path) and not (kind is PathKind.FOLDER and git_paths.is_git_folder_name(name)):
             found[path] = PathKind.PROTECTED
     return folders
 
 
-def _cached_scan(folder: str, name_filter: NameFilter, reliable_devices: frozenset[int]) -> FolderScan:
+def _guarded_git_kind(
+    scope: Scope, folder: _PendingFolder, path: str, kind: PathKind, found: Mapping[str, PathKind]
+) -> PathKind | None:
+    """Return how a path in a git folder is guarded; None if a command may write it.
+
+    What is in a protected folder is protected with it.
+    """
+    has_git_name = git_paths.is_git_folder_name(folder.repository.rpartition("/")[2])
+    relative = path[len(folder.repository) + 1 :]
+    if not (scope.is_guarded(path) if has_git_name else scope.guards_repository(folder.repository)):
+        return None
+    if kind is PathKind.LINK and git_paths.holds_references(relative):
+        return PathKind.LINK
+    if kind is not PathKind.LINK and git_paths.is_live(relative, is_folder=kind is PathKind.FOLDER):
+        return None
+    is_obeyed = has_git_name or git_paths.is_git_path(relative)
+    return PathKind.PROTECTED if is_obeyed and found.get(folder.path) is not PathKind.PROTECTED else None
+
+
+def _cached_scan(
+    folder: str, name_filter: NameFilter, reliable_devices: frozenset[int], candidates: _Candidates
+) -> FolderScan:
     """Return the cached scan while the folder's stamp is unchanged.
 
     The ctime in the stamp is set by the kernel: no program can set it back. A folder that changed a moment
@@ -170,16 +260,17 @@ def _cached_scan(folder: str, name_filter: NameFilter, reliable_devices: frozens
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "the folder was replaced by a link")
     stamp = folder_stamp(status)
-    cached = name_filter.scans.get(folder)
+    key = (folder, candidates)
+    cached = name_filter.scans.get(key)
     if cached is not None and cached.stamp == stamp:
         return cached
     now = time.time_ns()
     is_stable = status.st_dev in reliable_devices and status.st_ctime_ns < now - _STABLE_AFTER_NS
-    scan = _scan_folder(folder, name_filter, stamp, is_stable=is_stable)
+    scan = _scan_folder(folder, name_filter, stamp, candidates, is_stable=is_stable)
     if is_stable:
         if len(name_filter.scans) >= _MAX_CACHED_FOLDERS:
             name_filter.scans.clear()
-        name_filter.scans[folder] = scan
+        name_filter.scans[key] = scan
     return scan
 
 
@@ -195,9 +286,11 @@ def folder_stamp(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _scan_folder(
-    folder: str, name_filter: NameFilter, stamp: tuple[int, ...], *, is_stable: bool
+    folder: str, name_filter: NameFilter, stamp: tuple[int, ...], recorded: _Candidates, *, is_stable: bool
 ) -> FolderScan:
     exact_names, matches_pattern = name_filter.names, name_filter.pattern.match
+    all_names, all_links = recorded is _Candidates.ALL, recorded is _Candidates.LINKS
+    markers: set[str] = set()
     folders: list[str] = []
     candidates: list[tuple[str, PathKind]] = []
     pipes: list[str] = []
@@ -210,8 +303,17 @@ def _scan_folder(
             is_file = entry.is_file(follow_symlinks=False)
             if is_file:
                 files.append(name)
-            if not name.isascii() or name.lower() in exact_names or matches_pattern(name):
+            if name in git_paths.REPOSITORY_MARKERS:
+                markers.add(name)
+            if (
+                (all_names and (is_file or entry.is_dir(follow_symlinks=False) or entry.is_symlink()))
+                or not name.isascii()
+                or name.lower() in exact_names
+                or matches_pattern(name)
+            ):
                 candidates.append((name, _entry_kind(entry)))
+            elif all_links and entry.is_symlink():
+                candidates.append((name, PathKind.LINK))
             elif not is_file and entry.is_dir(follow_symlinks=False):
                 folders.append(name)
             elif not is_file and not entry.is_symlink():
@@ -223,6 +325,7 @@ def _scan_folder(
         candidates=tuple(candidates),
         pipes=tuple(pipes),
         joined_files="/".join(files),
+        is_repository=git_paths.is_repository(markers),
         is_stable=is_stable,
     )
 
@@ -257,7 +360,7 @@ def build_name_filter(patterns: Globs) -> NameFilter:
     `X/**` closes from X on, so X is the name to look for. A name that is all glob makes every name a
     candidate.
     """
-    names, globs = {_GIT}, set[str]()
+    names, globs = {git_paths.GIT_FOLDER}, set[str]()
     for pattern in patterns:
         last = _TRAILING_GLOBSTARS.sub("", pattern).rpartition("/")[2]
         literal_name = unescape_component(last)

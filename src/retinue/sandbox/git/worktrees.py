@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 from retinue.domain.io_results import CommandResult
+from retinue.domain.permissions.git_paths import program_settings
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import subtree_pattern
 from retinue.domain.sandbox_level import SandboxLevel
@@ -25,19 +26,21 @@ BRANCH_PREFIX = "retinue"
 """First component of the branch names: `retinue/<name>`."""
 
 _GIT_ENVIRONMENT = (
-    "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1",
-    "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C",
+    "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0",
+    "GIT_LFS_SKIP_SMUDGE=1", "GIT_OPTIONAL_LOCKS=0", "GIT_PAGER=cat", "GIT_EDITOR=false", "GIT_ASKPASS=false",
+    "GIT_SSH_COMMAND=false", "LC_ALL=C",
 )  # fmt: skip
 _GIT_COMMAND = (
     "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "safe.directory=*",
     "-c", "protocol.allow=never", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "submodule.recurse=false",
     "-c", "advice.detachedHead=false", "-c", "core.pager=cat", "-c", "core.ignoreStat=false",
-    "-c", "core.untrackedCache=false",
+    "-c", "core.untrackedCache=false", "-c", "core.attributesFile=/dev/null", "-c", "core.excludesFile=/dev/null",
+    "-c", "diff.external=", "-c", "credential.helper=", "-c", "commit.gpgSign=false", "-c", "gpg.program=false",
 )  # fmt: skip
-"""Nothing is run on the repository's behalf (no hooks, no monitors) and nothing is fetched.
+"""Nothing is run on the repository's behalf and nothing is fetched.
 
-Git starts the repository's own filters in the sandbox, which reaches only the new folder and git's
-administrative files for it.
+In the sandbox, git sees of the repository's configuration only what it needs to read it: no filters, drivers,
+monitors and helpers. Its hooks are hidden.
 """
 
 UNCLAIMED_FOLDER = "unclaimed"
@@ -228,7 +231,7 @@ class Worktrees:
         scope = Scope(
             read=(subtree_pattern(repo.common_dir),),
             write=(subtree_pattern(repo.common_dir),),
-            closed_paths=(),
+            closed_paths=program_settings(repo.common_dir),
             guarded_paths=(),
             root=repo.common_dir,
         )
@@ -248,13 +251,14 @@ class Worktrees:
     ) -> CommandResult:
         """Run git in the sandbox.
 
-        Git may read its own folder, and write the worktree, its administrative files and our branches.
+        Git may read its own folder. To create a worktree, it may write the worktree, its administrative files
+        and our branches. With the `git_dir` of an existing worktree, it may write nothing.
         """
-        writable_folders = (target, *repo.writable_folders(BRANCH_PREFIX))
+        writable_folders = () if git_dir else (target, *repo.writable_folders(BRANCH_PREFIX))
         scope = Scope(
             read=(subtree_pattern(repo.common_dir), subtree_pattern(target)),
             write=tuple(subtree_pattern(folder) for folder in writable_folders),
-            closed_paths=(),
+            closed_paths=program_settings(repo.common_dir),
             guarded_paths=(),
             root=target,
         )
