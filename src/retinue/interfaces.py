@@ -402,6 +402,10 @@ class ScopedFiles(Protocol):
         """
         ...
 
+    def is_guarded(self, real_path: str) -> bool:
+        """Return True if other programs act on the file, so that every change requires approval."""
+        ...
+
     def write(self, path: str, data: bytes, *, expected: bytes | None = None) -> WriteResult:
         """Replace the whole file atomically: a reader sees the old file or the new one.
 

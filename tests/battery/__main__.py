@@ -17,6 +17,7 @@ from attack import Attack
 from controls import CONTROLS
 from file_attacks import METADATA, READ, WRITE
 from git_and_race_attacks import PROTECTED_FILES, RACES
+from git_folder_attacks import GIT_FOLDERS
 from kernel_attacks import DEVICES, KERNEL, PRIVILEGES, RESOURCES
 from process_and_network_attacks import NETWORK, PROC, PROCESSES
 from runner import BatteryRunner, Outcome
@@ -37,6 +38,7 @@ FAMILIES = (
     DEVICES,
     RESOURCES,
     PROTECTED_FILES,
+    GIT_FOLDERS,
     TOOLS,
     DENY,
     RETINUE_FILES,

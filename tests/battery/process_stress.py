@@ -66,7 +66,7 @@ async def _run_commands(top: Path, count: int, parallel: int, seed: int) -> dict
     endings = Counter[str]()
 
     async def run_some(worker: int) -> None:
-        choices = random.Random(f"{seed}/{worker}")  # noqa: S311  (repeatable, not secret)
+        choices = random.Random(f"{seed}/{worker}")
         workspace = top / f"ws{worker}"
         workspace.mkdir()
         for number in numbers:
@@ -91,7 +91,7 @@ async def _run_attack(workspace: Path, command: str, choices: random.Random) -> 
     scope = Scope(read=(tree,), write=(tree,), root=str(workspace))
     sandboxed = await asyncio.to_thread(bubblewrap_command, scope, command, bwrap=str(find_bwrap()))
     delay_s = choices.random() * MAX_DELAY_S
-    if choices.random() < 0.5:  # noqa: PLR2004
+    if choices.random() < 0.5:
         result = await process.run_command(sandboxed, delay_s)
         return "timed out" if result.timed_out else "ended"
     running = asyncio.ensure_future(process.run_command(sandboxed, COMMAND_TIMEOUT_S))

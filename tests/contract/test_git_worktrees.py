@@ -201,9 +201,7 @@ async def test_a_worktree_can_be_created_from_another_worktree(repository: Repos
     assert await repository.worktrees.remove(str(inner), str(repository.path))
 
 
-@pytest.mark.parametrize(
-    "problem", ["no commits", "bad HEAD", "no objects", "branch in the way"]
-)
+@pytest.mark.parametrize("problem", ["no commits", "bad HEAD", "no objects", "branch in the way"])
 async def test_a_git_failure_raises_an_error_and_leaves_no_worktree(
     repository: RepositoryFixture, problem: str
 ):
@@ -266,7 +264,7 @@ async def test_creating_and_removing_a_worktree_starts_no_program_of_the_reposit
     (repository.path / ".gitattributes").write_text("*.txt filter=x diff=x\n*.md filter=y\n")
     (repository.path / "page.md").write_text("page\n")
     commit_all(repository.path)
-    (tmp_path / "included").write_text(f"[filter \"y\"]\nsmudge = touch {marks}/included included-mark; cat\n")
+    (tmp_path / "included").write_text(f'[filter "y"]\nsmudge = touch {marks}/included included-mark; cat\n')
     for key, command in {
         "filter.x.smudge": f"touch {marks}/smudge smudge-mark; cat",
         "filter.x.clean": f"touch {marks}/clean clean-mark; cat",

@@ -1,16 +1,25 @@
 """The monitor of a running command: protected paths that the command creates are removed while it still runs."""
 
 import asyncio
+import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from retinue.domain.permissions.scope import Scope
+from retinue.errors import Failed
 from retinue.sandbox import process
 from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
-from retinue.sandbox.protected_file_monitor import MAX_REMOVALS
+from retinue.sandbox.protected_file_monitor import (
+    MAX_MONITORS,
+    MAX_REMOVALS,
+    reserve_monitor,
+    wait_for_monitor,
+)
 
 TIMEOUT_S = 60.0
 WAIT_UNTIL_REMOVED = (
@@ -43,6 +52,8 @@ def repository(workspace: Path) -> Path:
     [
         ("echo /evil > .git/commondir", ".git/commondir"),
         ("mkdir .git/hooks", ".git/hooks"),
+        ("mkdir .git/worktrees", ".git/worktrees"),
+        ("mkdir m; mv m .git/modules", ".git/modules"),
         ("echo x > .bashrc", ".bashrc"),
         ("echo x > src/.envrc", "src/.envrc"),
         ("mkdir .vscode", ".vscode"),
@@ -137,3 +148,65 @@ async def test_nothing_is_removed_for_a_scope_without_closed_paths(scope: Scope,
     assert result.output.text() == "x\n"
     assert result.notes == ()
     assert (workspace / ".envrc").exists()
+
+
+TAKE_ALL_INSTANCES = f"""
+{os.path.realpath(sys.executable)} -I -c '
+import ctypes, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+while libc.inotify_init1(0) >= 0: pass
+print(ctypes.get_errno(), flush=True)
+open(".envrc", "w").close()
+while os.path.exists(".envrc"): time.sleep(0.01)
+print("removed", flush=True)
+'
+"""
+
+
+async def test_a_command_cannot_take_the_instances_that_watch_it(scope: Scope):
+    """They are the user's: nothing of the command's counts against those of other programs either."""
+    result = await run_sandboxed(scope, TAKE_ALL_INSTANCES)
+    assert result.output.text() == f"{errno.ENOSYS}\nremoved\n"
+    assert not result.timed_out
+
+
+async def test_programs_that_watch_files_poll_instead(scope: Scope):
+    result = await run_sandboxed(
+        scope,
+        "echo one > log; timeout 20 tail -f log 2>/dev/null | (read a; echo two >> log; read b; echo $a $b)",
+    )
+    assert result.output.text() == "one two\n"
+
+
+async def test_commands_wait_for_a_monitor_while_others_hold_them_all():
+    held = [reserve_monitor() for _ in range(MAX_MONITORS)]
+    try:
+        with pytest.raises(Failed, match="too many other commands"):
+            reserve_monitor()
+        waiting = asyncio.ensure_future(wait_for_monitor())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        held.pop().release()
+        held.append(await waiting)
+    finally:
+        for each in held:
+            each.release()
+
+
+def test_a_command_that_cannot_be_watched_is_not_run(workspace: Path):
+    """The program runs in a user namespace whose user may watch nothing."""
+    program = f"""
+from retinue.domain.permissions.scope import Scope
+from retinue.errors import Failed
+from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
+open('/proc/sys/user/max_inotify_instances', 'w').write('0')
+try:
+    bubblewrap_command(Scope(read=('{workspace}/**',), root='{workspace}'), 'true', bwrap=find_bwrap())
+except Failed as error:
+    print(error)
+"""
+    result = subprocess.run(
+        ["unshare", "--user", "--map-root-user", sys.executable, "-c", program],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "the command was not run: no inotify instance is left" in result.stdout

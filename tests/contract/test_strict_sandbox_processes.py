@@ -1,6 +1,8 @@
 """Processes in the strict sandbox: what they inherit, their resource limits, and that none survives the command."""
 
+import asyncio
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -150,6 +152,44 @@ os._exit(0)
     assert result.exit_code == 0
     with (workspace / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # returns when the last process that holds the lock has ended
+
+
+def test_no_process_survives_the_answer():
+    """Each of these commands tries to leave one behind; most are ended while their sandbox is being built.
+
+    `scripts/process_stress` does it thousands of times.
+
+    Shows: K04.
+    """
+    stress = Path(__file__).resolve().parents[1] / "battery/process_stress.py"
+    ended = subprocess.run(
+        [sys.executable, "-B", stress, "--count", "60"], capture_output=True, text=True, check=False
+    )
+    report = json.loads(ended.stdout)
+    assert report["survivors"] == []
+    assert report["commands"] == 60
+
+
+async def test_no_process_survives_a_launcher_that_is_killed_from_outside(scope: Scope, workspace: Path):
+    """The answer comes when the kernel has ended the whole namespace."""
+    command = (
+        f"{os.path.realpath(sys.executable)} -I -c '{HOLD_LOCK}\nfor _ in range(60): os.fork() or signal.pause()\n"
+        'open("begun", "w").close()\nsignal.pause()\''
+    )
+    running = asyncio.ensure_future(
+        process.run_command(bubblewrap_command(scope, command, bwrap=str(find_bwrap())), 60.0)
+    )
+    while not (workspace / "begun").exists():  # noqa: ASYNC110  (another process creates it)
+        await asyncio.sleep(0.01)
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    launcher = next(
+        pid for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/usr/bin/bwrap")
+    )
+    os.kill(int(launcher), signal.SIGKILL)
+    result = await running
+    assert result.killed
+    with (workspace / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_command_dies_with_the_process_that_started_it(scope: Scope, workspace: Path):

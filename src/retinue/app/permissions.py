@@ -189,10 +189,9 @@ class PermissionService:
         """Return whether an allowed access requires approval, by the same rules as for the built-in tools."""
         policy = str(self._runtime.approval_policy)
         if kind == "write":
-            return not (
-                scope.is_write_preapproved(real_path)
-                or (policy == "auto" and not scope.is_guarded(real_path))
-            )
+            if self._runtime.sandbox.files_for(scope).is_guarded(real_path):
+                return True
+            return not (scope.is_write_preapproved(real_path) or policy == "auto")
         if kind == "run":
             is_strict = await self._runtime.sandbox.detect_level() is SandboxLevel.STRICT
             return not (is_strict and (policy == "auto" or scope.check_command_preapproved(real_path).ok))

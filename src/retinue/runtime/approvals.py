@@ -113,10 +113,10 @@ def _explain_approval(pending_call: PendingToolCall) -> str:
     return "it starts another agent with its own permissions"
 
 
-def _explain_file_approval(pending_call: PendingToolCall, real_path: str) -> str:
+def _explain_file_approval(pending_call: PendingToolCall, real_path: str, *, is_guarded: bool) -> str:
     scope = pending_call.caller.scope
-    if scope.is_guarded(real_path):
-        pattern = first_match(scope.guarded_paths, real_path, ignore_case=True)
+    if is_guarded:
+        pattern = first_match(scope.guarded_paths, real_path, ignore_case=True) or "a git repository"
         return f"other programs execute or trust this file ({pattern}), so every change requires approval"
     return ALWAYS_ASKS_REASON if scope.is_write_preapproved(real_path) else "not preapproved by any rule"
 
@@ -156,17 +156,19 @@ async def _authorize_file(pending_call: PendingToolCall, context: RuntimeContext
             raise
         return Authorization(scope=widened, files=context.sandbox.files_for(widened))
     files = context.sandbox.files_for(scope)
+    is_guarded = files.is_guarded(real_path)
     granted = (
         scope.is_write_preapproved(real_path)
+        and not is_guarded
         and pending_call.tool.approval_requirement is not ApprovalRequirement.ALWAYS
     )
-    if granted or (context.approval_policy is ApprovalPolicy.AUTO and not scope.is_guarded(real_path)):
+    if granted or (context.approval_policy is ApprovalPolicy.AUTO and not is_guarded):
         return Authorization(scope=scope, files=files)
     await request_approval(
         ApprovalRequest(
             pending_call=pending_call,
             resource=real_path,
-            reason=_explain_file_approval(pending_call, real_path),
+            reason=_explain_file_approval(pending_call, real_path, is_guarded=is_guarded),
         ),
         context,
     )

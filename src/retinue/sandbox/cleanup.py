@@ -24,6 +24,7 @@ NEEDS_USER = "tell the user: "
 
 _MAX_TRIES = 8
 _MAX_NOTES = 8
+_MAX_PASSES = 3
 
 
 class FileSnapshot(Struct, frozen=True, kw_only=True):
@@ -46,6 +47,16 @@ def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
     Nothing is lost: new files stay next to their old place under a name that no program acts on. Paths that
     were closed before are left alone: the command could not reach them, so somebody else changed them.
     """
+    notes: dict[str, None] = {}
+    for _ in range(_MAX_PASSES):
+        found = _restore_found_paths(snapshot)
+        notes |= dict.fromkeys(found)
+        if not found:
+            break  # what was moved aside may have contained further closed paths
+    return limit_notes([*notes])
+
+
+def _restore_found_paths(snapshot: FileSnapshot) -> list[str]:
     notes: list[str] = []
     scan = _scan_after(snapshot)
     for path, kind in scan.closed_paths.items():
@@ -60,7 +71,7 @@ def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
             notes.append(_restore_link(path, target, snapshot.writable))
     for repository in scan.repositories:
         notes += _restore_repository(repository, snapshot)
-    return limit_notes(notes)
+    return notes
 
 
 def restore_path(path: str, snapshot: FileSnapshot) -> str | None:

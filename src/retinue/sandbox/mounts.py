@@ -455,8 +455,17 @@ def _mounts_against_renaming(mounts: list[Mount], writable: tuple[str, ...], tmp
                     and not _is_in_mount_parent(folder, top, mount_parents)
                 ):
                     source = f"{tmp}/{relative}" if top == TMP and tmp else folder
-                    found[folder] = Mount(kind=MountKind.WRITE, target=folder, source=source)
+                    found[folder] = Mount(
+                        kind=_kind_of_outer_mount(folder, mounts), target=folder, source=source
+                    )
     return list(found.values())
+
+
+def _kind_of_outer_mount(folder: str, mounts: list[Mount]) -> MountKind:
+    """Return whether the innermost mount around a folder lets a command write there."""
+    outer = [mount for mount in mounts if _is_within(folder, (mount.target,))]
+    innermost = max(outer, key=lambda mount: len(mount.target), default=None)
+    return MountKind.READ if innermost is not None and innermost.kind is MountKind.READ else MountKind.WRITE
 
 
 def _is_machine_tmp(path: str, top: str, folder_targets: tuple[str, ...]) -> bool:

@@ -10,7 +10,9 @@ ASIDE_PREFIX = "taken-"
 """Prefix of the new names of files that were moved aside: no program acts on such a name."""
 
 _ANY_SETTINGS: Globs = ("**/.git/config", "**/.git/config.worktree", "**/.git/hooks/**")
-LIVE_FILES = frozenset({"HEAD", "index", "ORIG_HEAD", "COMMIT_EDITMSG", "FETCH_HEAD"})
+LIVE_FILES = frozenset(
+    {"HEAD", "index", "ORIG_HEAD", "COMMIT_EDITMSG", "FETCH_HEAD", "AUTO_MERGE", "REBASE_HEAD"}
+)
 _LIVE_FOLDERS = ("objects", "logs", "refs/heads")
 _LOCK_SUFFIX = ".lock"
 _OBJECTS_INFO, _ALTERNATES = "objects/info", ("objects/info/alternates", "objects/info/http-alternates")
@@ -24,7 +26,7 @@ _CONTROL_NAMES = frozenset(
 )  # fmt: skip
 """Names that mean something to git in any folder that git accepts as a repository."""
 
-_STATE_PREFIXES = ("MERGE_", "CHERRY_PICK_", "REVERT_", "REBASE_", "BISECT_", "AUTO_MERGE", "SQUASH_MSG")
+_STATE_PREFIXES = ("MERGE_", "CHERRY_PICK_", "REVERT_", "REBASE_", "BISECT_", "SQUASH_MSG")
 _STATE_FOLDERS = frozenset({"rebase-merge", "rebase-apply", "sequencer"})
 _INERT_NAMES = frozenset({"description", "info", "packed-refs", "refs", "shallow", "gc.log", "gc.pid"})
 
@@ -53,15 +55,13 @@ def is_live(relative: str, *, is_folder: bool = False) -> bool:
     """Return whether `git add`, `git commit` and `git checkout` write this path of a git folder themselves."""
     if "/" not in relative and (relative in LIVE_FILES or relative.endswith(_LOCK_SUFFIX)):
         return not is_folder
-    if relative.startswith(ASIDE_PREFIX):
-        return True
     if not is_folder and relative in _LIVE_FOLDERS:
         return False
     return _is_below(relative, _LIVE_FOLDERS) and not _is_below(relative, (_OBJECTS_INFO,))
 
 
-def is_live_folder(relative: str) -> bool:
-    return relative in _LIVE_FOLDERS
+def is_moved_aside(relative: str) -> bool:
+    return relative.rpartition("/")[2].startswith(ASIDE_PREFIX)
 
 
 def is_mixed_folder(relative: str) -> bool:

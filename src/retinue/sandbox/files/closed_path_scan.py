@@ -240,6 +240,8 @@ def _guarded_git_kind(
     relative = path[len(folder.repository) + 1 :]
     if not (scope.is_guarded(path) if has_git_name else scope.guards_repository(folder.repository)):
         return None
+    if git_paths.is_moved_aside(relative) and not git_paths.holds_references(relative):
+        return None
     if kind is PathKind.LINK and git_paths.holds_references(relative):
         return PathKind.LINK
     if kind is not PathKind.LINK and git_paths.is_live(relative, is_folder=kind is PathKind.FOLDER):

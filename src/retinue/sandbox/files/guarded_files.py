@@ -17,6 +17,7 @@ from retinue.domain.permissions.scope import NO_SCOPE_RULE, Scope
 from retinue.domain.rules import Globs, escape_glob
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.sandbox.files.atomic_write import open_target_folder, replace_file, stat_entry
+from retinue.sandbox.files.git_folders import is_in_guarded_repository
 from retinue.sandbox.files.listing import list_folder, walk_folder
 from retinue.sandbox.files.messages import describe_allowed, file_error, limited_list, printable_path
 from retinue.sandbox.files.openat2 import Opener, best_opener
@@ -134,6 +135,10 @@ class GuardedFiles(Struct, frozen=True):
         with self._open_readable(path) as file:
             self._check_hard_links(path, file)
             return file.name
+
+    def is_guarded(self, real_path: str) -> bool:
+        """Return whether other programs act on this file, also as part of a repository of any name."""
+        return self.scope.is_guarded(real_path) or is_in_guarded_repository(self.scope, real_path)
 
     def write(self, path: str, data: bytes, *, expected: bytes | None = None) -> WriteResult:
         """Write the whole file atomically, in the folder that was checked. Missing folders are created."""
