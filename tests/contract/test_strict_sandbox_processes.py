@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -221,6 +222,50 @@ def test_a_command_dies_with_the_process_that_started_it(scope: Scope, workspace
         fcntl.flock(lock, fcntl.LOCK_EX)
     starter.stdout.close()
     sandboxed.clean_up()
+
+
+@pytest.mark.parametrize(("is_killed", "output"), [(True, ""), (False, "ran\n")])
+def test_a_command_does_not_begin_after_the_process_that_started_it_has_died(is_killed: bool, output: str):
+    """That process may die while the sandbox is being built, before the sandbox is bound to its life."""
+    program = f"""
+import os, signal, time
+from retinue.domain.permissions.scope import Scope
+from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
+command = bubblewrap_command(Scope(root='/'), 'echo ran', bwrap=find_bwrap())
+starter = os.getpid()
+if os.fork() == 0:
+    while {is_killed} and os.getppid() == starter:
+        time.sleep(0.01)
+    for fd in command.fds:
+        os.set_inheritable(fd, True)
+    os.execve(command.argv[0], command.argv, {{}})
+if {is_killed}:
+    os.kill(starter, signal.SIGKILL)
+os.wait()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == (output, "")
+
+
+def test_a_sandbox_that_was_never_completed_is_ended_by_the_next_process(scope: Scope, tmp_path: Path):
+    """Bubblewrap's second process waits forever when its first one is killed too early."""
+    records = tmp_path / "records"
+    program = (
+        "import os, subprocess, sys\nfrom pathlib import Path\n"
+        "from retinue.domain.permissions.scope import Scope\n"
+        "from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap\n"
+        f"command = bubblewrap_command(Scope(root='/'), 'true', bwrap=find_bwrap(), records_folder={str(records)!r})\n"
+        "waiting = subprocess.Popen(['/bin/sh', '-c', 'sleep 1000; :', '--json-status-fd', *command.argv], stdout=subprocess.DEVNULL)\n"
+        "print(waiting.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False)
+    pidfd = os.pidfd_open(int(ended.stdout))
+    try:
+        clean_up_killed_commands(str(records))
+        assert select.select([pidfd], [], [], 30.0)[0] == [pidfd]
+    finally:
+        os.close(pidfd)
+    assert list(records.iterdir()) == []
 
 
 def test_orphaned_processes_are_reaped_inside_the_sandbox(scope: Scope, run_in_sandbox: RunInSandbox):

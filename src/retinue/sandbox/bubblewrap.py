@@ -39,6 +39,7 @@ INSTALL_HINT = (
     "install bubblewrap 0.10 or newer, or an older package to which your distribution backported `--bind-fd`"
 )
 
+_BASH = "/bin/bash"
 _VAR_TMP = "/var/tmp"  # noqa: S108
 """A link to /tmp in the sandbox.
 
@@ -74,18 +75,28 @@ CLI_AGENT_LIMITS = {"v": None, "d": 34_359_738_368, "u": 2048, "f": 4_294_967_29
 _SH_ULIMIT_FLAGS = {"u": ("p", 1), "f": ("f", 512)}
 """Letters and units in which plain sh differs from bash."""
 
-_CHECK_NO_OPEN_FOLDERS = """\
+_WAIT_FOR_FIRST_PROCESS = """\
 tries=0; while :; do
 open=; for fd in /proc/1/fd/* /proc/self/fd/*; do if [ -d "$fd" ]; then open=$fd; fi; done
-if [ -z "$open" ]; then break; fi
+while read -r key filter; do if [ "$key" = Seccomp: ]; then break; fi; done </proc/1/status
+if [ -z "$open" ] && [ "$filter" = 2 ]; then break; fi
 tries=$((tries+1)); if [ $tries -gt 2000 ]; then
+if [ -z "$open" ]; then echo "this bubblewrap does not filter its first process and cannot be used" >&2; exit 126; fi
 echo "this bubblewrap leaves a host folder open inside the sandbox and cannot be used" >&2; exit 126; fi
 done
 """
-"""Shell code that refuses to start while a folder of the machine is open in the sandbox.
+"""Shell code that waits until the first process of the sandbox is complete, and refuses to start otherwise.
 
 An open folder is a way out. Bubblewrap's own first process holds one, the machine's /proc, and closes it only
-after the command's process has started: that is waited for, and anything that stays open is refused.
+after the command's process has started: that is waited for, and anything that stays open is refused. Last of
+all, after it has asked the kernel to die with its parent, that process applies the seccomp filter.
+"""
+
+_CHECK_LIFELINE = "if read -t 0 -u {0}; then exit 126; fi; exec {0}<&-\n"
+"""Bash code that starts nothing if the process that holds the other end of a pipe is dead.
+
+The sandbox dies with that process only from the moment on in which it asked for it. A death before that moment
+is noticed here. Plain sh cannot do this.
 """
 
 _MAX_USER_PROCESSES = 8192
@@ -208,6 +219,9 @@ def bubblewrap_command(
             )
             group = cgroup.create_group()
             rollback.callback(cgroup.remove_group, group)
+            lifeline_fd, lifeline_writer = os.pipe2(os.O_CLOEXEC)
+            fds.fds.append(lifeline_fd)
+            rollback.callback(os.close, lifeline_writer)
             record = start_record(records_folder, _take_snapshot(scope, plan))
             rollback.pop_all()
     except OSError as error:
@@ -215,13 +229,16 @@ def bubblewrap_command(
     join_argv = ("/bin/sh", "-c", cgroup.JOIN_SCRIPT, group) if group else ()
 
     def clean_up() -> tuple[str, ...]:
+        os.close(lifeline_writer)
         monitor.release()
         cgroup.remove_group(group)
         devices.release()
         return (*visible_notes(killed_commands, plan.writable_folders), *plan.notes, *record.clean_up())
 
     argv_inside = (
-        (*_shell_argv(), command) if cli_agent is None else (*_shell_argv(CLI_AGENT_LIMITS), *cli_agent.argv)
+        (*_shell_argv(lifeline_fd, record.token, {}, f'exec {_shell_path()} -c -- "$0"'), command)
+        if cli_agent is None
+        else (*_shell_argv(lifeline_fd, record.token, CLI_AGENT_LIMITS, 'exec "$0" "$@"'), *cli_agent.argv)
     )
     start_gate_fd, sigterm_grace_s = (
         (cli_agent.start_gate_fd, cli_agent.sigterm_grace_s) if cli_agent else (-1, 0.0)
@@ -374,17 +391,19 @@ def _tmpfs_options(target: str, size: int) -> list[str]:
     return ["--perms", "0700", "--size", str(size), "--tmpfs", target]
 
 
-def _shell_argv(limit_overrides: Mapping[str, int | None] | None = None) -> tuple[str, ...]:
-    """Return the shell that checks for open folders, sets the limits, and then runs the command.
+def _shell_argv(
+    lifeline_fd: int, record_token: str, limit_overrides: Mapping[str, int | None], final_command: str
+) -> tuple[str, ...]:
+    """Return the shell that checks the sandbox, sets the limits, and then runs the final command.
 
-    The command stays one argument. A CLI agent is executed directly, with its own limits. In a user namespace
-    the processes are counted separately; before Linux 5.14 all processes of the user were counted.
+    The token marks the processes that build the sandbox. In a user namespace the processes are counted
+    separately; before Linux 5.14 all processes of the user were counted.
     """
-    shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
-    flags = {} if shell == "/bin/bash" else _SH_ULIMIT_FLAGS
+    shell = _shell_path()
+    flags = {} if shell == _BASH else _SH_ULIMIT_FLAGS
     lines: list[str] = []
     for letter, resource_id, default, unit in RESOURCE_LIMITS:
-        if (limit := (limit_overrides or {}).get(letter, default)) is None:
+        if (limit := limit_overrides.get(letter, default)) is None:
             continue
         maximum = (
             _MAX_USER_PROCESSES
@@ -395,8 +414,13 @@ def _shell_argv(limit_overrides: Mapping[str, int | None] | None = None) -> tupl
         value = maximum if hard_limit == resource.RLIM_INFINITY else min(maximum, hard_limit)
         flag, flag_unit = flags.get(letter, (letter, unit))
         lines.append(f"ulimit -{flag} {value // flag_unit}")
-    final_command = f'exec {shell} -c -- "$0"' if limit_overrides is None else 'exec "$0" "$@"'
-    return (shell, "-c", f"{_CHECK_NO_OPEN_FOLDERS}{' && '.join(lines)} && {final_command}")
+    check_lifeline = _CHECK_LIFELINE.format(lifeline_fd) if shell == _BASH else ""
+    script = f"{_WAIT_FOR_FIRST_PROCESS}{check_lifeline}{' && '.join(lines)} && {final_command}"
+    return (shell, "-c", f": {record_token}\n{script}")
+
+
+def _shell_path() -> str:
+    return _BASH if os.access(_BASH, os.X_OK) else "/bin/sh"
 
 
 @lru_cache(maxsize=1)

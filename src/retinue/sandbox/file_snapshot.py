@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import threading
 import time
 import uuid
@@ -23,6 +24,7 @@ _COMPLETE_SUFFIX = ".json"
 _MAX_TRIES = 16
 PROCESS_EXIT_GRACE_S = 0.1
 """Seconds. The kernel releases a dead process's files shortly before it ends its children."""
+_LAUNCHER_OPTION = b"\0--json-status-fd\0"
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNSCANNED_KINDS = (PathKind.FOLDER, PathKind.UNREADABLE)
 """Kinds of folders that the scan did not enter."""
@@ -44,6 +46,11 @@ class CommandRecord(Struct, frozen=True, kw_only=True):
     """Empty: not on disk, so a kill loses the record."""
     lock_fd: int = -1
 
+    @property
+    def token(self) -> str:
+        """Text in the arguments of the processes that build the command's sandbox."""
+        return record_token(self.path) if self.path else ""
+
     def clean_up(self) -> tuple[str, ...]:
         """Clean up when no process of the command is alive; return notes.
 
@@ -58,6 +65,10 @@ class CommandRecord(Struct, frozen=True, kw_only=True):
         finally:
             os.close(self.lock_fd)
         return notes
+
+
+def record_token(path: str) -> str:
+    return f"record-{path.rpartition('/')[2].removesuffix(_COMPLETE_SUFFIX)}"
 
 
 def start_record(folder: str, snapshot: FileSnapshot) -> CommandRecord:
@@ -97,6 +108,7 @@ def clean_up_killed_commands(folder: str) -> list[tuple[FileSnapshot | None, tup
         path = f"{folder}/{name}"
         with suppress(FileNotFoundError, BlockingIOError, PermissionError), _lock_record(path) as fd:
             if name.endswith(_COMPLETE_SUFFIX):
+                _kill_leftovers(path)
                 if not results:
                     time.sleep(PROCESS_EXIT_GRACE_S)
                 results.append(_clean_up_record(path, fd))
@@ -113,6 +125,20 @@ def visible_notes(
     for snapshot, notes in results:
         if snapshot is None or any(_is_within(folder, writable) for folder in snapshot.writable):
             yield from (f"left by a killed command: {note}" for note in notes)
+
+
+def _kill_leftovers(path: str) -> None:
+    """Kill processes that were building the sandbox of a command when the process that started it was killed.
+
+    Bubblewrap's second process waits for its first one, which may have died just then, and would wait forever.
+    """
+    token = record_token(path).encode()
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdecimal():
+            with suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:  # noqa: PTH123
+                arguments = file.read()
+                if token in arguments and _LAUNCHER_OPTION in arguments:
+                    os.kill(int(name), signal.SIGKILL)
 
 
 def _clean_up_record(path: str, fd: int) -> tuple[FileSnapshot | None, tuple[str, ...]]:
