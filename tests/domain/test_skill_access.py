@@ -99,13 +99,11 @@ def test_a_child_without_paths_and_an_agent_without_a_sandbox_have_no_skills():
 
 
 def test_an_operator_denial_removes_skills():
-    scope = scope_with_skills()
-    assert skill_names(scope.with_operator_denials(replace(BOUNDS, deny_tools=("bash",)))) == []
-    assert skill_names(scope.with_operator_denials(replace(BOUNDS, deny_paths=("/cfg/skills/mail/**",)))) == [
-        "notes",
-        "lists",
-    ]
-    assert scope.with_operator_denials(BOUNDS) is scope
+    def skills_under(policy: OperatorPolicy) -> list[str]:
+        return skill_names(scope_with_skills(bounds=policy))
+
+    assert skills_under(replace(BOUNDS, deny_tools=("bash",))) == []
+    assert skills_under(replace(BOUNDS, deny_paths=("/cfg/skills/mail/**",))) == ["notes", "lists"]
 
 
 def test_plugin_tools_are_visible_according_to_the_tool_exposure():

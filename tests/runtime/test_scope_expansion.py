@@ -10,7 +10,7 @@ from retinue.domain.agent import Agent
 from retinue.domain.approval import Answer, ApprovalPolicy
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
-from retinue.runtime.run_plan import compute_scope, load_definition
+from retinue.runtime.session_scope import compute_scope, load_definition
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 
 FRONT = "temperature: 0.5  # calm\n# about rights\n"

@@ -144,9 +144,7 @@ async def test_a_deny_rule_applies_as_soon_as_it_is_in_the_configuration(machine
         run = await app.runs.start("Look", RunOptions(workspace=machine.folder))
         assert (await app.runs.wait(run.id)).waiting_for == "approval"
         (unreadable,) = warnings
-        assert unreadable.startswith(
-            "The configuration cannot be read, so the previous deny rules still apply: "
-        )
+        assert unreadable.startswith("The configuration cannot be read, so its previous rules still apply: ")
         assert "config.json" in unreadable
         assert "nonsense" in unreadable
         (asked,) = await app.approvals.list()
@@ -159,7 +157,7 @@ async def test_a_deny_rule_applies_as_soon_as_it_is_in_the_configuration(machine
         errors = [(each["tool"], each["error"]) for each in await refusals(app, run)]
         assert sorted(errors[:2]) == [("ls", "tool_not_allowed"), ("read", "out_of_scope")]
         assert sorted(errors[2:]) == [("read", "out_of_scope"), ("write", "tool_not_allowed")]
-        assert warnings == [unreadable, "The configuration was read again. Its deny rules apply from now on."]
+        assert warnings == [unreadable, "The configuration was read again. Its rules apply from now on."]
     logged = (machine.home / "logs" / "retinue.jsonl").read_text().splitlines()
     logged_events = [json.loads(line)["event"] for line in logged]
     assert [event for event in logged_events if "configuration" in event] == warnings

@@ -232,7 +232,7 @@ def test_a_configuration_that_becomes_unreadable_during_a_run_is_reported_on_the
     screen.wait_for_text("[y]es, once")
     (Path(cli.env["RETINUE_CONFIG"]) / "config.toml").write_text("[deny\n")
     screen.type("y\n")
-    screen.wait_for_text("The configuration cannot be read, so the previous deny rules still apply")
+    screen.wait_for_text("The configuration cannot be read, so its previous rules still apply")
     screen.wait_for_text("Written.")
     assert screen.wait_for_exit()[0] == 0
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retinue.agents.sources import DefinitionLayer, parse_layer
+from retinue.agents.sources import DefinitionLayer, WatchedStamps, parse_layer
 from retinue.agents.trust import (
     AGENTS_PREFIX,
     PROJECT_FOLDER,
@@ -22,6 +22,7 @@ from retinue.domain.agent import AGENT_NAME
 from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS
 from retinue.domain.rules import unescape_component
 from retinue.errors import BadDefinition, Refused
+from retinue.storage.text_file import lstat_stamp
 
 PROJECT_SOURCE = "project"
 _PYTHON_TOOL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -45,6 +46,11 @@ class Project:
     def trust_state(self) -> TrustState:
         self._trust_state = self._trust_state or self.trust.state(self.snapshot)
         return self._trust_state
+
+    def watched_stamps(self) -> WatchedStamps:
+        """Return the stamps of everything that the project's definitions and its trust depend on."""
+        trust_file = os.fspath(self.trust.path)
+        return {**self.snapshot.stamps, trust_file: lstat_stamp(trust_file)}
 
     def agent_names(self) -> list[str]:
         """Return the names of agents it defines, or tries to; none unless it is trusted."""

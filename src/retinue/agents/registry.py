@@ -1,7 +1,7 @@
 """The agent registry: definitions merged from all sources, reloaded when a file changes."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +66,7 @@ class _CachedDefinition(Struct, frozen=True, kw_only=True):
 class FileAgentRegistry:
     """Implements `interfaces.AgentRegistry` on definition files.
 
-    A file is read again only when its inode, time or size changed.
+    A file is read again only when its stamp changed.
     """
 
     def __init__(
@@ -77,9 +77,11 @@ class FileAgentRegistry:
         trust: TrustStore | None = None,
         ceiling: Mapping[str, Any] | None = None,
         built_in: Mapping[str, str] | None = None,
+        live_settings: Callable[[], DefinitionSettings] | None = None,
     ) -> None:
         """Args:
         trust: Decides which projects may add agents; without it none may.
+        live_settings: Returns the configuration as it is now, which replaces `inline` and `ceiling`.
         """
         self.user_dir = user_dir
         self._general_agent_paths = [os.fspath(user_dir / f"{GENERAL}{end}") for end in (".md", ".json")]
@@ -88,7 +90,10 @@ class FileAgentRegistry:
         self._inline = {each.name: each for each in inline}
         self._built_in = built_in
         self._files = DefinitionFileCache()
-        self._cached: dict[str, _CachedDefinition] = {}
+        self._live_settings = live_settings
+        self._settings: DefinitionSettings | None = None
+        self._cached: dict[tuple[str, str], _CachedDefinition] = {}
+        """By name and project; the project is empty for the user's and built-in agents."""
         self._cached_list: tuple[WatchedStamps, list[AgentDefinition]] | None = None
 
     @classmethod
@@ -102,18 +107,42 @@ class FileAgentRegistry:
         Args:
             folder: The working folder; a trusted project there may define additional names.
         """
-        cached = self._cached.get(name)
-        if cached is not None and is_unchanged(cached.watched):
-            return cached.definition
-        self._cached.pop(name, None)
+        self._follow_settings()
+        if (cached := self._find_cached(name, "")) is not None:
+            return cached
+        project = self.project_at(folder)
+        real_path = "" if project is None else os.path.realpath(project.path)
+        if real_path and (cached := self._find_cached(name, real_path)) is not None:
+            return cached
         try:
-            merging = _DefinitionMerge(registry=self, project=self.project_at(folder))
+            merging = _DefinitionMerge(registry=self, project=project)
             defined = merging.merge(name)
         except BadDefinition as error:
             raise NotFound(f"Agent '{name}' not found: {error}") from error
-        if are_mtimes_stable(merging.watched) and not merging.is_from_project:
-            self._cached[name] = _CachedDefinition(definition=defined, watched=merging.watched)
+        if are_mtimes_stable(merging.watched):
+            key = (name, real_path if merging.is_from_project else "")
+            self._cached[key] = _CachedDefinition(definition=defined, watched=merging.watched)
         return defined
+
+    def _find_cached(self, name: str, project: str) -> AgentDefinition | None:
+        """Return a cached definition, unless something that it depends on has changed."""
+        cached = self._cached.get((name, project))
+        if cached is None:
+            return None
+        if is_unchanged(cached.watched):
+            return cached.definition
+        del self._cached[name, project]
+        return None
+
+    def _follow_settings(self) -> None:
+        """Take over the agents and the ceiling of a configuration that has changed."""
+        if self._live_settings is None or (settings := self._live_settings()) is self._settings:
+            return
+        self._settings = settings
+        self._inline = {each.name: each for each in settings.agents}
+        self.ceiling = settings.ceiling
+        self._cached.clear()
+        self._cached_list = None
 
     @property
     def files_read(self) -> int:
@@ -139,6 +168,7 @@ class FileAgentRegistry:
 
     def _list_own(self) -> list[AgentDefinition]:
         """List the user's and built-in agents, from the cache while nothing they depend on has changed."""
+        self._follow_settings()
         if self._cached_list is not None and is_unchanged(self._cached_list[0]):
             return self._cached_list[1].copy()
         result: list[AgentDefinition] = []
@@ -148,9 +178,11 @@ class FileAgentRegistry:
         for name in agent_names:
             with suppress(NotFound):
                 result.append(self.get(name))
-                if (cached := self._cached.get(name)) is not None:
+                if (cached := self._cached.get((name, ""))) is not None:
                     watched |= cached.watched
-        is_complete = len(result) == len(agent_names) and all(name in self._cached for name in agent_names)
+        is_complete = len(result) == len(agent_names) and all(
+            (name, "") in self._cached for name in agent_names
+        )
         self._cached_list = (watched, result) if is_complete and are_mtimes_stable(watched) else None
         return result.copy()
 
@@ -222,7 +254,7 @@ class FileAgentRegistry:
 
     def invalidate(self, name: str) -> None:
         """Drop cached data after a change that file stamps cannot show."""
-        self._cached.pop(name, None)
+        self._cached.pop((name, ""), None)
         self._cached_list = None
         self._files.forget(name)
 
@@ -278,6 +310,7 @@ class FileAgentRegistry:
         return f"Agent '{name}' not found" + (f"; did you mean '{nearest_match}'?" if nearest_match else "")
 
     def _own_names(self) -> list[str]:
+        self._follow_settings()
         files = (path.stem for path in agent_files(self.user_dir))
         return sorted(
             {
@@ -367,6 +400,8 @@ class _DefinitionMerge:
 
     def _project_layer(self, name: str) -> list[DefinitionLayer]:
         result = None if self.project is None else self.project.layer(name)
+        if result is not None and self.project is not None:
+            self.watched |= self.project.watched_stamps()
         if self.snapshot is not None:
             result = layer_from_snapshot(self.snapshot, name)
         self.is_from_project = self.is_from_project or result is not None

@@ -96,7 +96,7 @@ def is_unchanged(watched: Mapping[str, LstatStamp]) -> bool:
 
 def are_mtimes_stable(watched: Mapping[str, LstatStamp]) -> bool:
     """Return True if all stamps are old enough to be trusted."""
-    newest = max((stamp[1] for stamp in watched.values() if stamp is not None), default=0)
+    newest = max((max(stamp[1], stamp[3]) for stamp in watched.values() if stamp is not None), default=0)
     return not 0 <= time.time_ns() - newest < STAMP_SETTLE_NS
 
 

@@ -20,7 +20,7 @@ from retinue.domain.skill import SKILL_FILE
 from retinue.errors import BadDefinition, Failed, NotFound, UsageError
 from retinue.storage.file_io import read_file, replace_file, write_error
 from retinue.storage.file_lock import file_lock
-from retinue.storage.text_file import check_regular_file, decode_text
+from retinue.storage.text_file import LstatStamp, check_regular_file, decode_text, stamp_from_stat
 
 PROJECT_FOLDER = ".retinue"
 AGENTS_PREFIX = "agents/"
@@ -49,8 +49,10 @@ class ProjectSnapshot(Struct, frozen=True, kw_only=True):
     """Empty if the folder is too large or not fully readable; such a project is never trusted."""
     agent_texts: Mapping[str, str | BadDefinition]
     """The agent files by name, each with its text or with its error."""
-    skill_texts: Mapping[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
+    skill_texts: Mapping[str, str | BadDefinition]
     """The skill texts by folder name."""
+    stamps: Mapping[str, LstatStamp]
+    """Stamps of the folder and of everything in it, taken before they were read."""
 
 
 class TrustStore:
@@ -131,12 +133,13 @@ def scan_project(path: str) -> ProjectSnapshot:
     try:
         scanner.add_entry(os.path.join(real_path, PROJECT_FOLDER), None, "")
     except (_ProjectTooLarge, OSError):
-        return ProjectSnapshot(path=real_path, hash="", agent_texts={})
+        return ProjectSnapshot(path=real_path, hash="", agent_texts={}, skill_texts={}, stamps={})
     return ProjectSnapshot(
         path=real_path,
         hash=scanner.digest.hexdigest(),
         agent_texts=scanner.agent_texts,
         skill_texts=scanner.skill_texts,
+        stamps=scanner.stamps,
     )
 
 
@@ -154,13 +157,17 @@ class _ProjectScanner:
     size: int = 0
     agent_texts: dict[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
     skill_texts: dict[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
+    stamps: dict[str, LstatStamp] = field(default_factory=dict[str, LstatStamp])
 
     def add_entry(self, name: str, parent_fd: int | None, project_path: str) -> None:
         """Add one name below an open folder; `project_path` is relative to `.retinue`."""
         try:
-            mode = os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_mode
+            status = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
         except FileNotFoundError:
             return
+        path = os.path.join(self.path, PROJECT_FOLDER, project_path).rstrip("/")
+        self.stamps[path] = stamp_from_stat(status)
+        mode = status.st_mode
         if stat.S_ISDIR(mode):
             self._add_folder(name, parent_fd, f"{project_path}/" if project_path else "")
         elif stat.S_ISLNK(mode):

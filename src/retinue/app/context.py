@@ -105,9 +105,7 @@ def build_context(
     store = LoggedStore(config.home / "sessions", clock, event_log)
     store.sweep()
     trust = TrustStore(config.home / "trust.json")
-    agents = FileAgentRegistry(
-        user_dir=config.agents_dir, inline=config.agents, trust=trust, ceiling=config.ceiling
-    )
+    agents = FileAgentRegistry(user_dir=config.agents_dir, trust=trust, live_settings=live_config.current)
     skills = SkillRegistry(user_dir=config.skills_dir, trust=trust)
     worktrees = Worktrees(
         config.home / "worktrees",

@@ -1,4 +1,4 @@
-"""The operator's limits and prices, reread when the configuration file changes."""
+"""Agents, deny rules, ceiling and prices, reread when the configuration file changes."""
 
 import os
 import time
@@ -10,29 +10,29 @@ from typing import Any
 from msgspec.structs import replace
 
 from retinue.app.log_file import append_log_line
-from retinue.config.load import Config, load_config
+from retinue.config.load import LIVE_SETTINGS, Config, load_config
 from retinue.domain.ceiling import OPERATOR, OperatorPolicy, parse_ceiling
 from retinue.domain.pricing import Prices
 from retinue.domain.rules import subtree_pattern
 from retinue.domain.run import iso_timestamp
 from retinue.errors import RetinueError
 
-FileStamp = tuple[int, int, int] | None
+FileStamp = tuple[int, int, int, int] | None
 
-UNREADABLE_STAMP: FileStamp = (-1, -1, -1)
+UNREADABLE_STAMP: FileStamp = (-1, -1, -1, -1)
 STAMP_SETTLE_NS = 2_000_000_000
 """Minimum age of a folder's last change.
 
 A more recent change could be followed by another within one clock tick, with the same stamp.
 """
-CONFIG_UNREADABLE = "The configuration cannot be read, so the previous deny rules still apply: {why}"
-CONFIG_READABLE_AGAIN = "The configuration was read again. Its deny rules apply from now on."
+CONFIG_UNREADABLE = "The configuration cannot be read, so its previous rules still apply: {why}"
+CONFIG_READABLE_AGAIN = "The configuration was read again. Its rules apply from now on."
 
 
 class LiveConfig:
-    """The operator's policy and prices, as currently set in the configuration file.
+    """The agents, the operator's policy and the prices that are currently set in the configuration file.
 
-    A new deny rule takes effect as soon as it is in the file. A file that cannot be read changes nothing: the
+    A change of them takes effect as soon as it is in the file; the other settings need a restart. A file that cannot be read changes nothing: the
     last readable version stays in effect, and one warning is issued for each state of the file.
     """
 
@@ -53,16 +53,19 @@ class LiveConfig:
         self._folder_stamp: FileStamp = None
         self._read_stamps()
         self._operator_policy = operator_policy_from_config(config)
-        self._prices = config.prices
 
     def prices(self) -> Prices:
         """Return the token prices currently set in the file."""
-        self()
-        return self._prices
+        return self.current().prices
 
-    def __call__(self) -> OperatorPolicy:
+    def current(self) -> Config:
+        """Return the configuration with the agents, deny rules, ceiling and prices currently set in the file."""
         if not self._is_unchanged():
             self._reload_if_changed()
+        return self._config
+
+    def __call__(self) -> OperatorPolicy:
+        self.current()
         return self._operator_policy
 
     def _is_unchanged(self) -> bool:
@@ -86,10 +89,8 @@ class LiveConfig:
             if self._is_unreadable:
                 self._is_unreadable = False
                 self._warn(CONFIG_READABLE_AGAIN)
-            self._prices = reloaded.prices
-            self._operator_policy = operator_policy_from_config(
-                replace(self._config, deny=reloaded.deny, ceiling=reloaded.ceiling)
-            )
+            self._config = replace(self._config, **{name: getattr(reloaded, name) for name in LIVE_SETTINGS})
+            self._operator_policy = operator_policy_from_config(self._config)
 
     def _warn(self, message: str) -> None:
         append_log_line(
@@ -148,4 +149,4 @@ def _file_stamp(path: str) -> FileStamp:
         return None
     except OSError:
         return UNREADABLE_STAMP
-    return stats.st_ino, stats.st_mtime_ns, stats.st_size
+    return stats.st_ino, stats.st_mtime_ns, stats.st_size, stats.st_ctime_ns

@@ -18,7 +18,7 @@ from retinue.domain.skill import Skill
 from retinue.errors import Failed, OutOfScope, Refused
 from retinue.interfaces import RuntimeContext, Tool
 from retinue.runtime import tool_executor
-from retinue.runtime.run_plan import (
+from retinue.runtime.session_scope import (
     compute_scope,
     find_sandbox_level,
     load_definition,

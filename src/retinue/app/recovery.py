@@ -20,7 +20,7 @@ from retinue.runtime import recovery, run_control
 from retinue.runtime.crash_suspects import resume_orphaned_runs
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_end import delete_temporary_sessions
-from retinue.runtime.run_plan import load_definition
+from retinue.runtime.session_scope import load_definition
 from retinue.runtime.watchers import send_missed_updates
 
 CONTINUE_PROMPT = (

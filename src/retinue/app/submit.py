@@ -22,7 +22,7 @@ from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.child_workspace import apply_workspace_override
 from retinue.runtime.exit_tools import validate_exit_tools
 from retinue.runtime.run_creation import create_run
-from retinue.runtime.run_plan import load_definition
+from retinue.runtime.session_scope import load_definition
 from retinue.runtime.spawn import create_session, spawn_child
 
 

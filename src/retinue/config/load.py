@@ -22,7 +22,9 @@ from retinue.storage import strict_json
 from retinue.storage.strict_yaml import MAX_DEPTH, ParseError
 from retinue.storage.text_file import lstat_stamp, read_text_file
 
-_NOT_IN_FINGERPRINT = frozenset({"env", "is_persistent", "prices", "retention"})
+LIVE_SETTINGS = ("agents", "deny", "ceiling", "prices")
+"""Settings that every running process follows when the file changes."""
+_NOT_IN_FINGERPRINT = frozenset({"env", "is_persistent", "retention", *LIVE_SETTINGS})
 SECRET_NAME_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 """Suffixes of environment variables that hold secrets."""
 MIN_SECRET_CHARS = 16
@@ -123,7 +125,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         return usable_default_model(self)
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that affects how a run is executed.
+        """Return a hash of everything that affects how a run is executed, without what every process follows live.
 
         Two processes with the same fingerprint execute a run alike. Keys are included, but cannot be read
         from it.

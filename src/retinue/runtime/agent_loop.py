@@ -46,7 +46,7 @@ from retinue.runtime.run_end import (
     undelivered_announcements,
 )
 from retinue.runtime.run_outcome import RunOutcome, Suspension, outcome_for_error, suspended_outcome
-from retinue.runtime.run_plan import RunPlan, build_run_plan
+from retinue.runtime.run_plan import RunPlan, build_run_plan, keep_prefix
 from retinue.runtime.suspension import save_counters, suspend_in_tool_call
 from retinue.runtime.timeouts import Deadline, TurnInterrupted, TurnTimer
 from retinue.runtime.tool_calls import ToolCallRunner
@@ -327,7 +327,8 @@ class AgentLoop:
             self.turn_timer.idle_timeout_s = own_limits.get("idle_seconds", limits.idle_seconds)
         self.max_turns = own_limits.get("max_turns", limits.max_turns) or None
         await self.deadline.apply_definition_deadline(own_limits.get("deadline_seconds"))
-        return with_exit_tools(plan, self.context) if plan.agent.exits else plan
+        plan = with_exit_tools(plan, self.context) if plan.agent.exits else plan
+        return keep_prefix(plan, self.run, conversation.provider_cache)
 
     async def _resume_unfinished(
         self, conversation: Conversation, plan: RunPlan, progress: "_Progress"

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.domain.agent import Agent
 from retinue.domain.approval import (
     MAX_COMPARED_BYTES,
     MAX_COMPARED_FILES,
@@ -21,7 +22,7 @@ from retinue.domain.approval import (
     ToolAccess,
     approval_digest,
 )
-from retinue.domain.ceiling import FileAccess
+from retinue.domain.ceiling import FileAccess, OperatorPolicy
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.scope import Scope, built_in_rules_version
 from retinue.domain.permissions.shell_commands import possible_file_names
@@ -47,10 +48,12 @@ class AnswerDeferred(UserUnavailable):
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """The run and session that make a call, and their scope."""
+    """The run and session that make a call, their scope, and what it was computed from."""
 
     run: Run
     session: Session
+    agent: Agent
+    operator_policy: OperatorPolicy
     scope: Scope
 
 

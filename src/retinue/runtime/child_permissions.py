@@ -17,7 +17,7 @@ from retinue.domain.tmp_paths import without_private_tmp
 from retinue.domain.workspace import Workspace
 from retinue.interfaces import RuntimeContext
 from retinue.runtime.child_workspace import resolve_workspace
-from retinue.runtime.run_plan import compute_scope, load_definition
+from retinue.runtime.session_scope import compute_scope, load_definition
 
 
 class ParentPermissions(Struct, frozen=True, kw_only=True):

@@ -14,10 +14,11 @@ from retinue.domain.side_effect import SideEffect, SideEffectState, tool_call_ha
 from retinue.domain.transcript import ToolCall
 from retinue.errors import OutOfScope, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
-from retinue.runtime.approvals import ApprovalRequest, Caller, PendingToolCall, request_approval
+from retinue.runtime.approvals import ApprovalRequest, PendingToolCall, request_approval
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_outcome import RunSuspended, Suspension
 from retinue.runtime.run_plan import RunPlan
+from retinue.runtime.session_scope import current_caller
 from retinue.runtime.tool_executor import check_tool_allowed
 
 SHELL_TOOL = "bash"
@@ -48,7 +49,8 @@ async def authorize_cli_agent(plan: RunPlan, attempt: RunAttempt, session: Sessi
         OutOfScope: its scope cannot be enforced for a CLI agent.
     """
     context, provider = attempt.context, plan.model.provider
-    scope = plan.scope.with_operator_denials(context.operator_policy())
+    caller = await current_caller(plan.caller(attempt.run, session), context)
+    scope = caller.scope
     _check_scope_supported(plan, scope, context)
     level = await context.sandbox.detect_level()
     if level is SandboxLevel.STRICT:
@@ -68,7 +70,6 @@ async def authorize_cli_agent(plan: RunPlan, attempt: RunAttempt, session: Sessi
     )
     shell_tool = context.tools[SHELL_TOOL]
     tool = replace(shell_tool, spec=replace(shell_tool.spec, name=provider))
-    caller = Caller(run=attempt.run, session=session, scope=scope)
     question = ApprovalRequest(
         pending_call=PendingToolCall(
             tool_call=tool_call, tool=tool, args={"task": attempt.run.request.task}, caller=caller

@@ -8,7 +8,7 @@ from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.errors import NotFound, Refused
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.interrupts import interrupt_run
-from retinue.runtime.run_plan import load_definition
+from retinue.runtime.session_scope import load_definition
 
 MAX_INTERJECTIONS_PER_RUN = 3
 """Limit per run of a watcher, as more would not be read."""

@@ -6,13 +6,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.domain.agent import Agent, AgentDefinition, PathPatterns, ToolExposure
-from retinue.domain.approval import Answer
+from retinue.domain.agent import Agent, AgentDefinition, ToolExposure
 from retinue.domain.ceiling import OperatorPolicy
-from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.model_turn import Model
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope
+from retinue.domain.permissions.scope_builder import ScopeInputs
 from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.run import Run
 from retinue.domain.sandbox_level import SandboxLevel
@@ -20,28 +18,47 @@ from retinue.domain.session import Session
 from retinue.domain.skill import Skill
 from retinue.domain.system_prompt import MESSAGE_TOOL, assemble_prompt, capability_sections
 from retinue.domain.tool import ToolSpec
-from retinue.domain.watch import WATCHES_ATTRIBUTE
 from retinue.interfaces import RuntimeContext, Tool
+from retinue.runtime.approvals import Caller
+from retinue.runtime.session_scope import (
+    find_sandbox_level,
+    load_definition,
+    run_scope,
+    scope_inputs,
+)
 from retinue.runtime.startable_agents import other_agents, startable_agents, with_agent_names
 from retinue.runtime.tool_executor import visible_tools
 
-LEAF_ATTRIBUTE = "leaf"
-"""Session attribute: the session may start no agents."""
-
-
 PLAN_CACHE_KEY = "plan"
 """Key of the last run's plan in the conversation's provider cache."""
+PREFIX_CACHE_KEY = "prefix"
+"""Key of the last run's prompt and tool list in the conversation's provider cache."""
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
-    """Everything that configures a run; fixed until it ends, so that the prompt prefix stays cacheable."""
+    """Everything that configures a run; fixed until it ends, so that the prompt prefix stays cacheable.
+
+    The tool executor checks each call against the definition and the policy of that moment.
+    """
 
     agent: Agent
+    operator_policy: OperatorPolicy
+    """The operator's policy when the scope was computed."""
     scope: Scope
     scope_hash: str
     tools: tuple[ToolSpec, ...]
     system: str
     model: Model
+
+    def caller(self, run: Run, session: Session) -> Caller:
+        """Return the caller of this run's tool calls."""
+        return Caller(
+            run=run,
+            session=session,
+            agent=self.agent,
+            operator_policy=self.operator_policy,
+            scope=self.scope,
+        )
 
 
 class _PlanInputs(Struct, frozen=True, kw_only=True):
@@ -73,7 +90,7 @@ async def build_run_plan(
     inputs = _PlanInputs(
         agent=agent,
         model=model if run.request.thinking is None else replace(model, thinking=run.request.thinking),
-        scope_inputs=_scope_inputs(session, context, run=run),
+        scope_inputs=scope_inputs(session, context, run=run),
         operator_policy=context.operator_policy(),
         skills=_available_skills(agent, session, context),
         tools=tuple(context.tools.values()),
@@ -107,11 +124,7 @@ def _reuse_plan(
 async def _compile_plan(
     run: Run, session: Session, inputs: _PlanInputs, context: RuntimeContext
 ) -> _CachedPlan:
-    scope = restrict_to_sandbox_level(
-        await _add_granted_paths(compute_scope(inputs.agent, session, context, run=run), run, context),
-        inputs.level,
-        context,
-    )
+    scope = await run_scope(inputs.agent, run, session, context)
     visible = (
         () if inputs.model.provider in CLI_AGENTS else tuple(visible_tools(context.tools, scope).values())
     )
@@ -128,104 +141,35 @@ async def _compile_plan(
     # In its own top-level session an agent has its own prompt, regardless of the requester.
     system = assemble_prompt(inputs.agent, prompt_parts, depth=int(session.depth > 0))
     plan = RunPlan(
-        agent=inputs.agent, scope=scope, scope_hash=scope.hash, tools=tools, system=system, model=inputs.model
+        agent=inputs.agent,
+        operator_policy=inputs.operator_policy,
+        scope=scope,
+        scope_hash=scope.hash,
+        tools=tools,
+        system=system,
+        model=inputs.model,
     )
     return _CachedPlan(plan=plan, inputs=inputs, definitions=definitions)
+
+
+def keep_prefix(plan: RunPlan, run: Run, provider_cache: dict[str, Any]) -> RunPlan:
+    """Return the plan with the prompt and the tool list that the run's earlier requests had.
+
+    A run that was suspended continues with them, so that its prompt prefix stays cached. Another model caches
+    nothing of them.
+    """
+    run_id, model, system, tools = provider_cache.get(PREFIX_CACHE_KEY) or ("", None, "", ())
+    if run_id == run.id and model == plan.model:
+        return replace(plan, system=system, tools=tools)
+    provider_cache[PREFIX_CACHE_KEY] = (run.id, plan.model, plan.system, plan.tools)
+    return plan
 
 
 def _is_delegation_tool(tool: Tool) -> bool:
     return bool(tool.agent_argument) or tool.spec.name == MESSAGE_TOOL
 
 
-async def load_definition(session: Session, context: RuntimeContext) -> Agent:
-    """Return the definition that applies to a session.
-
-    A child uses the preset.md in its own folder. A top-level session uses the live definition until a person
-    edits its preset.md: from then on it uses that file.
-    """
-    preset, current_hash = await context.store.read_preset(session)
-    if session.is_top_level and current_hash == session.preset_hash:
-        return context.agents.get(session.agent, session.workspace.intended_folder).agent
-    return preset
-
-
-def compute_scope(
-    agent: Agent, session: Session, context: RuntimeContext, *, run: Run | None = None
-) -> Scope:
-    """Compute the scope of a session, in a given run if there is one.
-
-    A run that another agent requested in a session not below its own gets its depth from that agent, and is
-    limited to what that agent could pass on, without a person's grants to this session.
-    """
-    scope = build_scope(agent, _scope_inputs(session, context, run=run), context.operator_policy())
-    scope = with_skills(scope, session.agent, session.workspace.intended_folder, context)
-    ceilings = () if run is None else run.request.ceilings
-    return replace(scope, user_grants=PathPatterns()) if ceilings and session.is_top_level else scope
-
-
-def _scope_inputs(session: Session, context: RuntimeContext, *, run: Run | None) -> ScopeInputs:
-    workspace = session.workspace
-    return ScopeInputs(
-        root=workspace.root,
-        workspace_label=workspace.label,
-        is_worktree=bool(workspace.source_repository),
-        writable=workspace.writable,
-        tmp_folder=context.sandbox.tmp_folder_for(session),
-        is_child=not session.is_top_level,
-        depth=session.depth if run is None else max(session.depth, run.depth),
-        max_depth=min(context.limits.max_depth, MAX_CONFIGURABLE_DEPTH),
-        is_leaf=session.attributes.get(LEAF_ATTRIBUTE) is True,
-        is_watcher=WATCHES_ATTRIBUTE in session.attributes,
-        ceilings=session.ceilings if run is None else (*session.ceilings, *run.request.ceilings),
-        user_grants=session.user_grants,
-    )
-
-
-def with_skills(scope: Scope, agent: str, folder: str, context: RuntimeContext) -> Scope:
-    """Add the agent's skills to the scope; if only tools are exposed, skills are not looked up."""
-    return (
-        scope
-        if scope.tool_exposure is ToolExposure.TOOLS
-        else scope.with_skills(context.find_skills(agent, folder))
-    )
-
-
 def _available_skills(agent: Agent, session: Session, context: RuntimeContext) -> Sequence[Skill]:
     if agent.tool_exposure is ToolExposure.TOOLS:
         return ()
     return context.find_skills(session.agent, session.workspace.intended_folder)
-
-
-async def _add_granted_paths(scope: Scope, run: Run, context: RuntimeContext) -> Scope:
-    """Add paths that a person granted at this run's request; they apply to this run alone."""
-    if not run.request.ceilings:
-        return scope
-    approvals = await context.ledger.read(lambda tx: tx.find_approvals(run=run.id))
-    for each in approvals:
-        tool = context.tools.get(each.tool)
-        if each.answer is Answer.ADD and tool is not None and tool.access in ("read", "write"):
-            scope = scope.with_user_grant(each.resource, tool.access)
-    return scope
-
-
-def restrict_to_sandbox_level(scope: Scope, level: SandboxLevel, context: RuntimeContext) -> Scope:
-    """Restrict the scope to what this machine's sandbox can enforce.
-
-    Below the configured minimum level, commands are disabled.
-    """
-    if level.is_at_least(context.minimum_sandbox_level):
-        return scope
-    restricted = replace(
-        scope,
-        shell_blocked_reason=f"sandbox level {level} is below sandbox.minimum ({context.minimum_sandbox_level})",
-    )
-    return restricted.with_skills(scope.available_skills)
-
-
-async def find_sandbox_level(context: RuntimeContext) -> SandboxLevel:
-    """Return the sandbox level; it is not probed if every level is acceptable, to save time."""
-    return (
-        SandboxLevel.NONE
-        if context.minimum_sandbox_level is SandboxLevel.NONE
-        else await context.sandbox.detect_level()
-    )

@@ -19,7 +19,7 @@ from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.child_permissions import ChildSpec, ParentPermissions, compute_child_permissions
 from retinue.runtime.child_workspace import resolve_workspace
 from retinue.runtime.run_creation import create_run
-from retinue.runtime.run_plan import LEAF_ATTRIBUTE, compute_scope, load_definition
+from retinue.runtime.session_scope import LEAF_ATTRIBUTE, compute_scope, load_definition
 
 
 async def create_session(
@@ -195,7 +195,7 @@ async def check_spawn_allowed(
     operator_policy = context.operator_policy()
     parent_scope = (
         parent_permissions or await _compute_parent_permissions(session, context, requesting_run)
-    ).scope.with_operator_denials(operator_policy)
+    ).scope
     if pattern := first_match(operator_policy.deny_agents, request.agent):
         raise Refused(f"The configuration denies the agent {request.agent} (deny.agents: {pattern}).")
     if request.agent != session.agent and not (verdict := parent_scope.check_agent(request.agent)).ok:

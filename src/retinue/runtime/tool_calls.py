@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import side_effects, tool_executor
-from retinue.runtime.approvals import Caller
 from retinue.runtime.loop_detection import LoopDetector
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_outcome import Suspension
@@ -103,7 +102,7 @@ class ToolCallRunner:
         if refusal := self._loop_detector.check_call(tool_call):
             tool_result = attempt.make_failed_result(tool_call, refusal)
         else:
-            caller = Caller(run=attempt.run, session=conversation.session, scope=plan.scope)
+            caller = plan.caller(attempt.run, conversation.session)
             executed = await tool_executor.execute_tool_call(tool_call, caller, context)
             if isinstance(executed, Suspension):
                 return executed

@@ -8,7 +8,7 @@ from functools import lru_cache
 from operator import attrgetter
 from time import perf_counter
 
-from msgspec.structs import fields, replace
+from msgspec.structs import fields
 
 from retinue.domain.ceiling import FileAccess
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_TOOL_RESULT_CHARS
@@ -30,6 +30,7 @@ from retinue.runtime.approvals import (
     use_one_time_approval,
 )
 from retinue.runtime.run_outcome import RunSuspended, Suspension
+from retinue.runtime.session_scope import current_caller
 
 MAX_CACHED_SCOPES = 256
 _PATH_AND_COMMAND_FIELDS = frozenset(
@@ -168,8 +169,15 @@ async def _validate_and_run(tool_call: ToolCall, caller: Caller, context: Runtim
             False,
             f"This call did not run: {tool_call.invalid_reason}. Correct and repeat it; if it was cut off, use smaller steps.",
         )
-    scope = caller.scope.with_operator_denials(context.operator_policy())
     tool = context.tools.get(tool_call.tool)
+    if tool and (recorded := await side_effects.find_recorded_result(tool_call, tool, context)) is not None:
+        return recorded
+    try:
+        caller = await current_caller(caller, context)
+    except RetinueError as error:
+        message = f"{tool_call.tool} did not run, because your definition is not valid now. {error}"
+        return False, denial_json("no_definition", tool_call.tool, message=message)
+    scope = caller.scope
     if tool is None:
         names = ", ".join(visible_tools(context.tools, scope)) or "none"
         return False, denial_json(
@@ -177,8 +185,6 @@ async def _validate_and_run(tool_call: ToolCall, caller: Caller, context: Runtim
             tool_call.tool,
             message=f"Unknown tool {tool_call.tool!r}. Your tools: {names}.",
         )
-    if (recorded := await side_effects.find_recorded_result(tool_call, tool, context)) is not None:
-        return recorded
     tool_verdict = check_tool_allowed(tool, scope)
     if not tool_verdict.ok and tool.delegation_refused_text and tool_verdict.rule == NOT_LISTED_REASON:
         return False, tool.delegation_refused_text
@@ -198,9 +204,8 @@ async def _validate_and_run(tool_call: ToolCall, caller: Caller, context: Runtim
         return False, tool.format_argument_error(
             str(error)
         ) if tool.format_argument_error else default_message
-    current_caller = caller if scope is caller.scope else replace(caller, scope=scope)
     return await _authorize_and_invoke(
-        PendingToolCall(tool_call=tool_call, tool=tool, args=args, caller=current_caller), context
+        PendingToolCall(tool_call=tool_call, tool=tool, args=args, caller=caller), context
     )
 
 

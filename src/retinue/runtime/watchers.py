@@ -32,7 +32,7 @@ from retinue.runtime import run_control
 from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_end import make_nonce
-from retinue.runtime.run_plan import load_definition
+from retinue.runtime.session_scope import load_definition
 from retinue.runtime.spawn import create_child_session
 
 READ_ONLY_WORKSPACE = WorkspacePolicy(writable=False)

@@ -8,8 +8,11 @@ from retinue.errors import BadDefinition
 
 MAX_TEXT_FILE_BYTES = 256 * 1024
 
-LstatStamp = tuple[int, int, int] | None
-"""Inode, mtime and size of a file; None when there is none."""
+LstatStamp = tuple[int, int, int, int] | None
+"""Inode, mtime, size and ctime of a file; None when there is none.
+
+The ctime shows a change that kept size and mtime, because no program can set it.
+"""
 
 
 def lstat_stamp(path: Path | str) -> LstatStamp:
@@ -20,7 +23,11 @@ def lstat_stamp(path: Path | str) -> LstatStamp:
     except OSError as error:
         # An unreadable file may still exist and may restrict permissions, so it must not count as absent.
         raise BadDefinition(str(path), f"cannot be read: {error.strerror}") from error
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return stamp_from_stat(status)
+
+
+def stamp_from_stat(status: os.stat_result) -> LstatStamp:
+    return status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns
 
 
 def read_text_file(path: Path) -> str:

@@ -13,7 +13,7 @@ from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.sanitize import text_for_model
 from retinue.errors import Failed
 from retinue.interfaces import Call, RuntimeContext
-from retinue.runtime.run_plan import compute_scope, load_definition
+from retinue.runtime.session_scope import compute_scope, load_definition
 from retinue.runtime.tool_executor import truncate_tool_result
 
 GIT_TIMEOUT_S = 60.0
@@ -62,7 +62,6 @@ async def workspace_diff(base: str | None, call: Call, context: RuntimeContext) 
     if base is not None and (not base.strip() or base.startswith("-")):
         raise Failed(f"{base!r} is not a commit or branch. Omit base to compare with the last commit.")
     scope = compute_scope(await load_definition(call.session, context), call.session, context, run=call.run)
-    scope = scope.with_operator_denials(context.operator_policy())
     await _check_diff_allowed(scope, base, context)
     read_scope = _read_only_scope(scope, call)
     root = call.session.workspace.root

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from retinue.domain.agent import PathPatterns, ShellCommands, ToolExposure
-from retinue.domain.ceiling import Ceiling, FileAccess, OperatorPolicy
+from retinue.domain.ceiling import Ceiling, FileAccess
 from retinue.domain.exit_tools import EXIT_TOOLS
 from retinue.domain.glob import first_match, matches
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
@@ -20,7 +20,6 @@ from retinue.domain.rules import (
     Globs,
     Rule,
     Verdict,
-    absolute_patterns,
     escape_glob,
     literal_components,
     subtree_pattern,
@@ -362,27 +361,6 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
             preapproved_writes=self.preapproved_writes + pattern,
             user_grants=user_grants,
         )
-
-    def with_operator_denials(self, policy: OperatorPolicy) -> Self:
-        """Return the scope with the operator's current denials.
-
-        A new denial takes effect at once, a removed denial with the next run.
-        """
-        if not (policy.deny_paths or policy.deny_tools or policy.deny_agents):
-            return self
-        paths = tuple(
-            each for each in absolute_patterns(policy.deny_paths, self.root) if each not in self.deny
-        )
-        tools = tuple(each for each in policy.deny_tools if each not in self.operator_tools.deny)
-        agents = tuple(each for each in policy.deny_agents if each not in self.agents.deny)
-        if not paths and not tools and not agents:
-            return self
-        return replace(
-            self,
-            deny=self.deny + paths,
-            operator_tools=Rule(deny=self.operator_tools.deny + tools),
-            agents=replace(self.agents, deny=self.agents.deny + agents),
-        ).with_skills(self.available_skills)
 
     @property
     def hash(self) -> str:

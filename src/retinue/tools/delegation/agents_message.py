@@ -25,7 +25,7 @@ from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_permissions import inherited_ceilings
 from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.run_creation import create_run
-from retinue.runtime.run_plan import compute_scope, load_definition
+from retinue.runtime.session_scope import compute_scope, load_definition
 from retinue.runtime.spawn import ancestor_runs, check_spawn_allowed, create_session, delegation_cycle
 from retinue.runtime.startable_agents import other_agents, startable_agents
 from retinue.runtime.tool_executor import truncate_tool_result
@@ -368,9 +368,7 @@ async def agents_list(
     if context is None:
         raise Failed(_error_json("agent_not_available", "This tool requires a session."))
     agent_definition = await load_definition(call.session, context)
-    scope = compute_scope(agent_definition, call.session, context, run=call.run).with_operator_denials(
-        context.operator_policy()
-    )
+    scope = compute_scope(agent_definition, call.session, context, run=call.run)
     startable = startable_agents(
         scope, context.agents.list_definitions(call.session.workspace.intended_folder), context
     )
