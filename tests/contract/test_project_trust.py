@@ -276,3 +276,33 @@ def test_an_invalid_value_in_the_trust_file_trusts_nothing(setup: TrustSetup):
     setup.trust_project()
     setup.trust_store.path.write_text(json.dumps(values))
     assert setup.trust_store.list_states() == {}
+
+
+def test_a_trusted_project_is_read_again_only_after_something_in_it_changed(setup: TrustSetup):
+    path = setup.write_agent("scout.md")
+    setup.trust_project()
+    get = setup.registry.get
+    while get("scout", setup.project_path) is not get("scout", setup.project_path):
+        pass  # until the stamps are old enough to be trusted
+    (setup.project / ".retinue" / "notes.txt").write_text("New.")
+    with pytest.raises(Refused, match="has changed since you trusted it"):
+        get("scout", setup.project_path)
+    setup.trust_project()
+    assert get("scout", setup.project_path).agent.prompt == "Look."
+    stats = path.stat()
+    path.write_text(SCOUT_TEXT.replace("Look.\n", "Lock.\n"))
+    os.utime(path, ns=(stats.st_atime_ns, stats.st_mtime_ns))
+    with pytest.raises(Refused, match="has changed since you trusted it"):
+        get("scout", setup.project_path)
+    setup.trust_project()
+    assert get("scout", setup.project_path).agent.prompt == "Lock."
+    setup.trust_store.remove(setup.project_path, unique_suffix="t")
+    with pytest.raises(Refused, match="you have not trusted it"):
+        get("scout", setup.project_path)
+
+
+def test_a_project_cannot_allow_the_paths_that_are_denied_by_default(setup: TrustSetup):
+    setup.write_agent("scout.md", "---\ndescription: Looks.\npaths: {default_deny: false}\n---\nLook.\n")
+    setup.trust_project()
+    with pytest.raises(NotFound, match="cannot allow the paths that are denied by default"):
+        setup.registry.get("scout", setup.project_path)

@@ -15,6 +15,7 @@ from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.delivery import DeliveryState
 from retinue.domain.limits import Limits
 from retinue.domain.model_turn import ModelReply, ModelRequest
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Notice, ToolResult
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
@@ -75,7 +76,8 @@ async def test_allowed_and_denied_paths_of_a_call_are_saved_in_the_childs_preset
         _, child = await process.wait_until_idle()
         preset = parse_preset((Path(child.transcript_path).parent / "preset.md").read_text(), "x")
         assert preset.paths is not None
-        assert (preset.paths.read, preset.paths.deny) == (("/srv/**",), ("**/secret",))
+        assert preset.paths.read == ("/srv/**",)
+        assert preset.paths.deny == (*DEFAULT_DENIED_PATHS, "**/secret")
     async with runtime.open() as process:
         assert child.session_id in [each.id for each in await process.store.sessions()]
 

@@ -187,3 +187,49 @@ async def test_an_agent_added_to_the_configuration_is_available_to_a_running_dae
         run = await machine("run", "--json", "--agent", "helper", "--background", "Look")
         assert run.code == 0, run.err
         assert (await machine.wait_for_end(run.json["run_id"]))["status"] == "done"
+
+
+async def test_a_tool_added_during_a_run_is_offered_in_the_next_run_and_a_forced_call_runs(
+    machine: UserMachine,
+):
+    write_markdown_file(machine, "glob")
+    (machine.folder / "a.txt").write_text("x")
+
+    def script(request: CapturedRequest) -> FakeResponse:
+        if request.reply_count == 1:
+            write_markdown_file(machine, "ls", "glob")
+        return LS if request.reply_count < 2 else text_reply("Done.")
+
+    async with machine.serve_models(script) as server, machine.daemon():
+        run = (await machine("run", "--json", "--agent", "helper", "Look")).json
+        first, second = machine.tool_results(server.requests[2])
+        assert json.loads(first)["error"] == "tool_not_allowed"
+        assert "a.txt" in second
+        assert [machine.tool_names(each) for each in server.requests] == [["glob"]] * 3
+        await machine("send", "--json", run["session_id"], "Look again")
+        assert machine.tool_names(server.requests[3]) == ["glob", "ls"]
+
+
+async def test_a_run_that_waited_for_a_person_continues_with_the_prompt_and_tools_of_its_start(
+    machine: UserMachine,
+):
+    write = tool_call_reply(("write", {"path": "a.txt", "content": "x"}))
+    machine.write_agent("helper", "tools: [write, ls]\n", "You help.")
+
+    def script(request: CapturedRequest) -> FakeResponse:
+        return [write, LS, text_reply("Done.")][request.reply_count]
+
+    async with machine.serve_models(script) as server, machine.daemon():
+        run = await machine("run", "--json", "--agent", "helper", "Write")
+        assert run.json["waiting_for"] == "approval"
+        machine.write_agent("helper", "tools: [write]\n", "You are changed.")
+        for expected_code in (6, 0):
+            # The approval covered the permissions of that moment, so the person is asked again.
+            (approval,) = (await machine("approvals", "list", "--json")).json
+            answered = await machine("approvals", "answer", approval["id"], "allow")
+            assert answered.code == expected_code, answered
+    written, listed = machine.tool_results(server.requests[2])
+    assert "a.txt" in written
+    assert json.loads(listed)["error"] == "tool_not_allowed"
+    assert [machine.tool_names(each) for each in server.requests] == [["ls", "write"]] * 3
+    assert len({machine.system_prompt(each) for each in server.requests}) == 1

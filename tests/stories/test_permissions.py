@@ -231,6 +231,19 @@ async def test_a_child_has_its_own_paths_and_not_those_of_its_parent(machine: Us
         assert [each.text for each in await tool_results(app, child) if each.ok] == ["mine"]
 
 
+async def test_only_a_definition_removes_the_paths_that_are_denied_by_default(machine: UserMachine):
+    """The option `--denied-paths` adds to them."""
+    machine.write_agent("scout", "tools: [read]\n")
+    machine.write_agent("open", "tools: [read]\npaths: {default_deny: false}\n")
+    async with machine.serve_models([text_reply("Hi.")] * 5), machine.open() as app:
+        parent = await app.run("Hi", workspace=machine.folder)
+        denied: list[list[str]] = []
+        for agent, paths in (("scout", ["**/secret"]), ("open", ["**/secret"]), ("open", None)):
+            child = await spawn_and_wait(app, parent.slug, agent, denied_paths=paths)
+            denied.append(preset_paths(child)["deny"])
+        assert denied == [[*DEFAULT_DENIED_PATHS, "**/secret"], ["**/secret"], []]
+
+
 async def test_the_paths_of_a_child_are_inherited_unrestricted_or_given_and_stored_in_its_preset(
     machine: UserMachine,
 ):
@@ -252,7 +265,11 @@ async def test_the_paths_of_a_child_are_inherited_unrestricted_or_given_and_stor
             "write": ["/tmp/**"],
             "deny": list(DEFAULT_DENIED_PATHS),
         }
-        assert preset_paths(given) == {"read": ["/opt/**"], "write": ["/tmp/**"], "deny": []}
+        assert preset_paths(given) == {
+            "read": ["/opt/**"],
+            "write": ["/tmp/**"],
+            "deny": list(DEFAULT_DENIED_PATHS),
+        }
         assert [(await tool_results(app, run))[0].ok for run in (inherited, unrestricted, given)] == [
             False,
             True,

@@ -42,7 +42,8 @@ def agent_name(raw_value: Any, path: KeyPath) -> str:
 
 
 _PATH_GLOBS = validators.path_globs
-_PATHS = validators.map_with_keys({"read": _PATH_GLOBS, "write": _PATH_GLOBS, "deny": _PATH_GLOBS})
+_PATH_LISTS = {"read": _PATH_GLOBS, "write": _PATH_GLOBS, "deny": _PATH_GLOBS}
+_PATHS = validators.map_with_keys(_PATH_LISTS | {"default_deny": validators.bool_value})
 _COMMANDS = validators.map_with_keys({"allow": _PATH_GLOBS, "deny": _PATH_GLOBS})
 _WORKSPACE = validators.map_with_keys(
     {
@@ -57,7 +58,7 @@ _CEILING = validators.map_with_keys(
         "capabilities": validators.name_list,
         "agents": validators.name_list,
         "skills": validators.name_list,
-        "paths": _PATHS,
+        "paths": validators.map_with_keys(_PATH_LISTS),
         "writable": validators.bool_value,
         "network": validators.bool_value,
     }

@@ -50,7 +50,9 @@ def with_paths(text: str, paths: PathPatterns, location: str = "the definition")
     new_text = _replace_paths_section(text, paths, location)
     front, _ = split_front_matter(new_text, location)
     document: Any = strict_yaml.load_yaml(front.replace("\r\n", "\n"), location)
-    expected = {name: list(patterns) for name, patterns in _path_lists(paths)}
+    expected: dict[str, Any] = {name: list(patterns) for name, patterns in _path_lists(paths)}
+    if paths.default_deny is not None:
+        expected["default_deny"] = paths.default_deny
     if not isinstance(document, dict) or document != document | {"paths": expected}:
         raise BadDefinition(
             location, "has front matter that paths cannot be added to; write one field per line"
@@ -83,6 +85,8 @@ def _replace_paths_section(text: str, paths: PathPatterns, location: str) -> str
 def render_paths_section(paths: PathPatterns) -> str:
     """Render the `paths` section: each list by name with quoted patterns. Lists that are None are omitted."""
     rendered = [_render_patterns(name, patterns) for name, patterns in _path_lists(paths)]
+    if paths.default_deny is not None:
+        rendered.append(f"  default_deny: {'true' if paths.default_deny else 'false'}\n")
     return "paths:\n" + "".join(rendered) if rendered else "paths: {}\n"
 
 

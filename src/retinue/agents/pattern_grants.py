@@ -28,8 +28,7 @@ def with_granted_pattern(
         return text
     if agent.paths is None and not is_top_level:
         # A child without paths has no path permissions: adding one list must not add defaults for the others.
-        lists = {"read": (), "write": (), access: (pattern,)}
-        return with_paths(text, PathPatterns(**lists), location)
+        return with_paths(text, replace(PathPatterns(read=(), write=()), **{access: (pattern,)}), location)
     current: tuple[str, ...] | None = getattr(agent.paths or PathPatterns(), access)
     if pattern in (current or ()):
         return text

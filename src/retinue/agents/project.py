@@ -136,6 +136,11 @@ def check_project_restrictions(partial: Mapping[str, Any]) -> None:
             ("shell_commands", "allow"), f"a project cannot decide which commands {_NEED_NO_APPROVAL}"
         )
     paths = _section(partial, "paths")
+    if paths.get("default_deny") is False:
+        raise InvalidValue(
+            ("paths", "default_deny"),
+            "a project cannot allow the paths that are denied by default; remove it",
+        )
     if any(each not in DEFAULT_WRITABLE_PATHS for each in paths.get("write") or ()):
         raise InvalidValue(("paths", "write"), f"a project cannot decide which writes {_NEED_NO_APPROVAL}")
     _check_inside_workspace(paths, ("paths",))

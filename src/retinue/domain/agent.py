@@ -47,6 +47,8 @@ class PathPatterns(Struct, frozen=True, kw_only=True):
     read: tuple[str, ...] | None = None
     write: tuple[str, ...] | None = None
     deny: tuple[str, ...] | None = None
+    default_deny: bool | None = None
+    """False: an agent started with PersistentAgent is not denied the default paths."""
 
 
 class ShellCommands(Struct, frozen=True, kw_only=True):

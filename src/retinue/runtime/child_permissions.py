@@ -35,6 +35,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     allowed_paths: Sequence[str] | None = None
     """None: the parent's read patterns. Empty: no restriction. Else exactly these patterns."""
     denied_paths: Sequence[str] | None = None
+    """Denied besides the default paths."""
     requested_by_person: bool = False
     """A person requested these paths, so they may exceed what the parent could pass on."""
     use_definition_paths: bool = False
@@ -131,7 +132,8 @@ def inherited_ceilings(
 def _deny_patterns(child: ChildSpec, agent: Agent) -> Globs:
     if child.use_definition_paths:
         return (agent.paths and agent.paths.deny) or ()
-    return DEFAULT_DENIED_PATHS if child.denied_paths is None else tuple(child.denied_paths)
+    has_defaults = agent.paths is None or agent.paths.default_deny is not False
+    return (*(DEFAULT_DENIED_PATHS if has_defaults else ()), *(child.denied_paths or ()))
 
 
 def _definition_paths(defined: PathPatterns, workspace: Workspace, worktree_patterns: Globs) -> PathPatterns:

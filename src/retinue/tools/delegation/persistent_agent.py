@@ -42,7 +42,7 @@ async def persistent_agent(
         list[str] | None,
         "Globs of what it may read; default: what you may read; [] for no restriction.",
     ] = None,
-    denied_paths: Annotated[list[str] | None, "Globs of what it may not access."] = None,
+    denied_paths: Annotated[list[str] | None, "Globs of what else it may not access."] = None,
 ) -> str:
     """Delegate a task to another agent, which works in its own conversation and answers when it is done. Use it for
     independent tasks that would fill this conversation with detail. The result contains all its replies."""
