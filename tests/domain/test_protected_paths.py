@@ -2,7 +2,12 @@
 
 import pytest
 
-from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS, GUARDED_PATHS
+from retinue.domain.permissions.guarded_paths import (
+    GUARDED_PATH_TABLE,
+    GUARDED_PATHS,
+    guarding_program,
+)
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
 
 WIDE = Scope(read=("/**",), write=("/**",), preapproved_writes=("/**",), root="/w")
@@ -60,28 +65,28 @@ GUARDED = {
         "/w/.git/modules/a/HEAD",
     ),
     "**/.github/workflows/**": ("/w/.github/workflows/ci.yml", "/w/.github/workflows"),
-    "**/.gitlab-ci.yml": ("/w/.gitlab-ci.yml",),
-    "**/.circleci/**": ("/w/.circleci/config.yml",),
-    "**/.husky/**": ("/w/.husky/pre-commit",),
-    "**/.githooks/**": ("/w/.githooks/x",),
     "**/.vscode/**": ("/w/.vscode/settings.json",),
-    "**/.idea/**": ("/w/.idea/workspace.xml",),
-    "**/.zed/**": ("/w/.zed/settings.json",),
-    "**/.devcontainer/**": ("/w/.devcontainer/devcontainer.json",),
-    "**/.envrc": ("/w/.envrc",),
-    "**/.mcp.json": ("/w/.mcp.json",),
-    "**/.claude/**": ("/w/.claude/settings.json",),
-    "**/.cursor/**": ("/w/.cursor/rules",),
-    "**/.codex/**": ("/w/.codex/config.toml",),
-    "**/.gemini/**": ("/w/.gemini/settings.json",),
-    "**/.retinue/**": ("/w/.retinue/agents/x.md",),
+    "**/*.code-workspace": ("/w/sub/Project.code-workspace",),
+    "**/site-packages/*.pth": ("/w/.venv/lib/python3.11/site-packages/evil.pth",),
+    "**/dist-packages/*.pth": ("/usr/lib/python3/dist-packages/evil.pth",),
+    "**/.cargo/config.toml": ("/w/.cargo/config.toml",),
+    "**/Jenkinsfile": ("/w/jenkinsfile",),
+    "**/AGENTS.md": ("/w/AGENTS.md", "/w/sub/Agents.MD", "/w/node_modules/x/AGENTS.md"),
+    "**/CLAUDE.md": ("/w/docs/CLAUDE.md",),
+    "**/.local/bin/**": ("/home/u/.local/bin/ls",),
 }
+"""Examples for some patterns; the others get one that is made from the pattern."""
+
+
+def guarded_examples(pattern: str) -> tuple[str, ...]:
+    made = pattern.replace("**/", "/w/sub/", 1).replace("/**", "/inner/x").replace("*", "name")
+    return (*GUARDED.get(pattern, ()), made)
 
 
 def test_every_protected_pattern_has_an_example():
     """Update the examples when a pattern is added or removed."""
     assert set(CLOSED) == set(ALWAYS_CLOSED_PATHS)
-    assert set(GUARDED) == set(GUARDED_PATHS)
+    assert set(GUARDED) <= set(GUARDED_PATHS)
     assert DEFAULT_DENIED_PATHS == ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
     assert DEFAULT_WRITABLE_PATHS == ("/tmp/**",)
 
@@ -94,9 +99,9 @@ def test_a_closed_path_is_neither_readable_nor_writable_in_the_widest_scope(patt
         assert not WIDE.with_user_grant(path, "read").check_path(path).ok
 
 
-@pytest.mark.parametrize("pattern", GUARDED)
+@pytest.mark.parametrize("pattern", GUARDED_PATHS)
 def test_a_guarded_path_is_readable_and_a_wide_grant_does_not_preapprove_writes(pattern: str):
-    for path in GUARDED[pattern]:
+    for path in guarded_examples(pattern):
         assert WIDE.check_path(path).ok
         assert WIDE.check_path(path, "write").ok
         assert WIDE.is_guarded(path)
@@ -114,8 +119,28 @@ def test_a_guarded_path_is_readable_and_a_wide_grant_does_not_preapprove_writes(
         "/procs/x",
         "/w/.env",
         "/w/.github/x",
+        "/w/.editorconfig",
+        "/w/.gitattributes",
+        "/w/Makefile",
+        "/w/package.json",
+        "/w/pyproject.toml",
+        "/w/conftest.py",
+        "/w/model.pth",
+        "/w/docs/agents.txt",
+        "/w/src/main.rs",
+        "/w/Dockerfile",
+        "/w/cargo/config.toml",
+        "/w/node_modules/x/.travis.yml",
     ],
 )
 def test_a_path_that_only_resembles_a_protected_path_is_open(path: str):
     assert WIDE.check_path(path).ok
     assert WIDE.is_write_preapproved(path)
+
+
+def test_every_guarded_pattern_names_a_program_and_a_source_and_is_listed_once():
+    assert len(set(GUARDED_PATHS)) == len(GUARDED_PATHS)
+    for row in GUARDED_PATH_TABLE:
+        assert row.program.strip()
+        assert row.source.strip()
+        assert guarding_program(row.pattern) == row.program

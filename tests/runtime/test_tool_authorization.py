@@ -124,9 +124,7 @@ async def test_tool_grants_policy_and_sandbox_level_decide_whether_a_call_requir
 
 
 WRITE_CI = ("write", "place")
-PROTECTED_FILE = (
-    "other programs execute or trust this file (**/.github/workflows/**), so every change requires approval"
-)
+PROTECTED_FILE = "GitHub Actions obeys this file (**/.github/workflows/**), so every change requires approval"
 REASONS: list[tuple[Any, str, SandboxLevel, str, SandboxLevel | None]] = [
     (None, "", STRICT, "this tool has side effects", None),
     (WRITE, "", STRICT, "not preapproved by any rule", None),

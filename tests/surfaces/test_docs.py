@@ -31,7 +31,8 @@ from retinue.config.load import Config, load_config
 from retinue.domain import event
 from retinue.domain.agent import Agent
 from retinue.domain.limits import Limits
-from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS, GUARDED_PATHS
+from retinue.domain.permissions.guarded_paths import GUARDED_PATH_TABLE
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
 from retinue.domain.providers import PROVIDER_ALIASES, PROVIDERS
 from retinue.domain.run import Reason, Status, WaitReason
 from retinue.sessions.markdown import parser
@@ -274,9 +275,20 @@ def test_the_list_of_protected_paths_is_complete():
     text = (ROOT / "docs/explanation/scope.md").read_text(encoding="utf-8")
     paths = [
         pattern.removeprefix("**/").removesuffix("/**").replace(".git/modules/**/", ".git/")
-        for pattern in (*ALWAYS_CLOSED_PATHS, *GUARDED_PATHS)
+        for pattern in ALWAYS_CLOSED_PATHS
     ]
     assert [path for path in paths if f"`{path}`" not in text] == []
+
+
+def test_the_list_of_guarded_paths_is_complete_with_their_programs():
+    lines = (ROOT / "docs/reference/guarded-paths.md").read_text(encoding="utf-8").splitlines()
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines if line.startswith("| ")}
+    assert [
+        row
+        for row in GUARDED_PATH_TABLE
+        if f"`{row.pattern.removeprefix('**/').removesuffix('/**')}`" not in rows[row.program]
+        or row.source not in rows[row.program]
+    ] == []
 
 
 def test_the_list_of_tools_is_complete_with_their_arguments():

@@ -168,7 +168,9 @@ async def send(
 @click.option("--parent", required=True, metavar="SESSION", help="Parent session.")
 @click.option("--agent", required=True, metavar="A", help="Agent of the child.")
 @click.option("--allowed-paths", multiple=True, metavar="G", help="Paths the child can read. Repeatable.")
-@click.option("--denied-paths", multiple=True, metavar="G", help="More paths the child cannot access. Repeatable.")
+@click.option(
+    "--denied-paths", multiple=True, metavar="G", help="More paths the child cannot access. Repeatable."
+)
 @click.option(
     "--description", default="", metavar="D", help="Short description, used in the name of its folder."
 )

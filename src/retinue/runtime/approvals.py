@@ -24,6 +24,7 @@ from retinue.domain.approval import (
 )
 from retinue.domain.ceiling import FileAccess, OperatorPolicy
 from retinue.domain.glob import first_match
+from retinue.domain.permissions.guarded_paths import guarding_program
 from retinue.domain.permissions.scope import Scope, built_in_rules_version
 from retinue.domain.permissions.shell_commands import possible_file_names
 from retinue.domain.run import Run
@@ -119,8 +120,9 @@ def _explain_approval(pending_call: PendingToolCall) -> str:
 def _explain_file_approval(pending_call: PendingToolCall, real_path: str, *, is_guarded: bool) -> str:
     scope = pending_call.caller.scope
     if is_guarded:
-        pattern = first_match(scope.guarded_paths, real_path, ignore_case=True) or "a git repository"
-        return f"other programs execute or trust this file ({pattern}), so every change requires approval"
+        pattern = first_match(scope.guarded_paths, real_path, ignore_case=True)
+        program, which = (guarding_program(pattern), pattern) if pattern else ("git", "a git repository")
+        return f"{program} obeys this file ({which}), so every change requires approval"
     return ALWAYS_ASKS_REASON if scope.is_write_preapproved(real_path) else "not preapproved by any rule"
 
 

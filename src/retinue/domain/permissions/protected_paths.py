@@ -1,4 +1,4 @@
-"""Paths that no agent may open, or that need approval for every change, whatever its scope."""
+"""Paths that no agent may open, whatever its scope."""
 
 from retinue.domain.rules import Globs
 
@@ -13,10 +13,3 @@ ALWAYS_CLOSED_PATHS: Globs = (
     "**/.config/gcloud/**", "**/.config/gh/**", "/proc/**", "/sys/**", "/dev/**", "/etc/shadow", "/etc/gshadow",
 )  # fmt: skip
 """Paths that no agent may open; Retinue's own home is added at run time."""
-
-GUARDED_PATHS: Globs = (
-    "**/.git/**", "**/.github/workflows/**", "**/.gitlab-ci.yml", "**/.circleci/**", "**/.husky/**", "**/.githooks/**",
-    "**/.vscode/**", "**/.idea/**", "**/.zed/**", "**/.devcontainer/**", "**/.envrc", "**/.mcp.json",
-    "**/.claude/**", "**/.cursor/**", "**/.codex/**", "**/.gemini/**", "**/.retinue/**",
-)  # fmt: skip
-"""Paths that are readable, but need approval for every change, because other programs execute or trust them."""

@@ -15,7 +15,8 @@ from retinue.domain.exit_tools import EXIT_TOOLS
 from retinue.domain.glob import first_match, matches
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.permissions import shell_commands
-from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS, GUARDED_PATHS
+from retinue.domain.permissions.guarded_paths import GUARDED_PATHS, patterns_in_dependencies
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
 from retinue.domain.rules import (
     Globs,
     Rule,
@@ -302,9 +303,10 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
 
         Only a pattern that names the guarded path itself allows it.
         """
-        if first_match(self.guarded_paths, real_path, ignore_case=True) is None or self.is_private_tmp(
-            real_path
-        ):
+        patterns = self.guarded_paths
+        if "/node_modules/" in real_path:
+            patterns = patterns_in_dependencies(patterns)
+        if first_match(patterns, real_path, ignore_case=True) is None or self.is_private_tmp(real_path):
             return False
         literal_prefixes = [
             "/" + "/".join(literal_components(each)) for each in self.write if matches(each, real_path)
@@ -312,7 +314,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         return any(
             matches(guard, real_path, ignore_case=True)
             and not any(matches(guard, path, ignore_case=True) for path in literal_prefixes)
-            for guard in self.guarded_paths
+            for guard in patterns
         )
 
     def guards_repository(self, folder: str) -> bool:
