@@ -78,6 +78,7 @@ class App:
         session: str | None = None,
         model: str | None = None,
         workspace: str | os.PathLike[str] | None = None,
+        allow_home: bool = False,
         isolation: str | None = None,
         writable: bool | None = None,
         label: str = "",
@@ -93,6 +94,7 @@ class App:
             session: An existing session, `latest`, `latest-or-create`, or None for a new one.
             model: Overrides the agent's model.
             workspace: Folder to work in; default is the current one.
+            allow_home: Allow the user's home folder as the workspace of a new session.
             isolation: Workspace isolation of a new session, instead of the definition's.
             writable: Whether a new session may write to its workspace, instead of the definition's setting.
             label: A name shown in lists.
@@ -111,6 +113,7 @@ class App:
             session=session,
             model=model,
             workspace=workspace,
+            allow_home=allow_home,
             isolation=isolation,
             writable=writable,
             label=label,

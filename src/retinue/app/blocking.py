@@ -18,6 +18,7 @@ def run(  # noqa: PLR0913  (the options of `retinue run`)
     session: str | None = None,
     model: str | None = None,
     workspace: str | os.PathLike[str] | None = None,
+    allow_home: bool = False,
     label: str = "",
     timeout: float | None = None,
     thinking: str | None = None,
@@ -38,6 +39,7 @@ def run(  # noqa: PLR0913  (the options of `retinue run`)
         session: An existing session, `latest`, `latest-or-create`, or None for a new one.
         model: Overrides the agent's model.
         workspace: Folder to work in; default is the current one.
+        allow_home: Allow the user's home folder as the workspace of a new session.
         label: A name shown in lists.
         timeout: Seconds until the run's deadline.
         thinking: Thinking effort for the model.
@@ -63,6 +65,7 @@ def run(  # noqa: PLR0913  (the options of `retinue run`)
                 session=session,
                 model=model,
                 workspace=workspace,
+                allow_home=allow_home,
                 label=label,
                 timeout=timeout,
                 thinking=thinking,

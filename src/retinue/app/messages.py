@@ -14,7 +14,7 @@ from retinue.app.run_options import RunOptions
 from retinue.app.runs import RunService
 from retinue.app.submit import keyed_entry_id
 from retinue.app.tree_activity import is_tree_active, runs_ahead_of
-from retinue.app.workspace_folder import resolve_workspace
+from retinue.app.workspace_folder import check_home_allowed, resolve_workspace
 from retinue.domain.agent import AGENT_NAME
 from retinue.domain.run import LIVE_STATUSES, Run, Status, WaitReason
 from retinue.domain.session import Session
@@ -80,7 +80,13 @@ class MessageService:
         )
 
     async def send_to_agent(
-        self, agent: str, request: MessageRequest, *, session: str, workspace: str | None = None
+        self,
+        agent: str,
+        request: MessageRequest,
+        *,
+        session: str,
+        workspace: str | None = None,
+        allow_home: bool = False,
     ) -> tuple[Run, dict[str, Any]]:
         """Send a message to an agent.
 
@@ -89,6 +95,7 @@ class MessageService:
             request: The message.
             session: `latest`, `latest-or-create`, `create`, or one of the agent's own sessions.
             workspace: Folder for a new session.
+            allow_home: Allow the user's home folder as that folder.
 
         Returns:
             The run that replies, and its report so far.
@@ -102,7 +109,11 @@ class MessageService:
             else:
                 key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
                 folder = resolve_workspace(workspace)
-                options = RunOptions(agent=agent, workspace=folder, key=key, entry_point=HTTP_ENTRY_POINT)
+                policy = self._context.agents.get(agent, folder).agent.workspace
+                check_home_allowed(folder, policy, is_named=workspace is not None, allow_home=allow_home)
+                options = RunOptions(
+                    agent=agent, workspace=folder, allow_home=True, key=key, entry_point=HTTP_ENTRY_POINT
+                )
                 run = await self._runs.start(request.content, options)
         return await self._wait_and_report(run, request)
 

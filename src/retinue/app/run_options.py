@@ -19,6 +19,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """Overrides the agent's model."""
     workspace: str | os.PathLike[str] | None = None
     """Folder to work in; default is the current one."""
+    allow_home: bool = False
+    """Allow the user's home folder as the workspace of a new session."""
     isolation: str | None = None
     """Workspace isolation of a new session, instead of the definition's."""
     writable: bool | None = None
@@ -57,6 +59,8 @@ class SpawnOptions(Struct, frozen=True, kw_only=True):
 
     Naming one grants read access to it, even if the parent has none.
     """
+    allow_home: bool = False
+    """Allow the user's home folder as that folder."""
     isolation: str | None = None
     """Workspace isolation, instead of the definition's."""
     writable: bool | None = None

@@ -6,7 +6,7 @@ from retinue.app.runs import RunService
 from retinue.app.session_events import emit_session_changed
 from retinue.app.stored_sessions import StoredSessions
 from retinue.app.watchers import WatcherService
-from retinue.app.workspace_folder import resolve_workspace
+from retinue.app.workspace_folder import check_home_allowed, resolve_workspace
 from retinue.app.worktree_cleanup import remove_worktrees_of_deleted_sessions
 from retinue.domain.agent import AGENT_NAME
 from retinue.domain.session import Session
@@ -22,17 +22,20 @@ class SessionService(StoredSessions):
         self._runs = runs
         self._watchers = watchers
 
-    async def create(self, agent: str, *, name: str | None = None, workspace: str | None = None) -> Session:
+    async def create(
+        self, agent: str, *, name: str | None = None, workspace: str | None = None, allow_home: bool = False
+    ) -> Session:
         """Create a session that is idle until a message is sent to it.
 
         Args:
             agent: The session's agent.
             name: Its name.
             workspace: Its folder; default is the current one, or the user's home if that is `/`.
+            allow_home: Allow the user's home folder as its folder.
 
         Raises:
             NotFound: There is no such agent.
-            Refused: The configuration denies the agent.
+            Refused: The configuration denies the agent, or the folder is the user's home.
         """
         context = self._context
         context.agents.ensure_general_agent()
@@ -40,7 +43,8 @@ class SessionService(StoredSessions):
             raise context.agents.not_found_error(agent)
         check_agent_allowed(agent, context.runtime)
         root = resolve_workspace(workspace)
-        context.agents.get(agent, root)
+        policy = context.agents.get(agent, root).agent.workspace
+        check_home_allowed(root, policy, is_named=workspace is not None, allow_home=allow_home)
         await context.ledger_check.run()
         session = await create_session(
             agent, root, context.runtime, name=None if name is None else context.redact(name)

@@ -10,6 +10,7 @@ from retinue.app.context import AppContext
 from retinue.app.permissions import DEFAULT_AGENT, check_agent_allowed
 from retinue.app.references import find_session
 from retinue.app.run_options import COMMAND_TRIGGER, RunOptions, SpawnOptions
+from retinue.app.workspace_folder import check_home_allowed
 from retinue.domain.agent import Agent, Role, WorkspacePolicy
 from retinue.domain.rules import subtree_pattern
 from retinue.domain.run import LIVE_STATUSES, Run, RunRequest
@@ -52,10 +53,11 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
         policy = _workspace_policy(
             agent_definition, options.workspace, options.isolation, writable=options.writable
         )
+        root = _resolve_folder(options.workspace)
+        is_named = options.workspace is not None
+        check_home_allowed(root, policy, is_named=is_named, allow_home=options.allow_home)
         await context.ledger_check.run()
-        target = await create_session(
-            agent_definition.name, _resolve_folder(options.workspace), context.runtime, policy=policy
-        )
+        target = await create_session(agent_definition.name, root, context.runtime, policy=policy)
     else:
         text = await _task_text(target, text, live_runs, context)
     run_request = RunRequest(
@@ -92,6 +94,9 @@ async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Ru
         if allowed_paths is None:
             allowed_paths = (subtree_pattern(_resolve_folder(options.workspace)),)
     policy = _workspace_policy(agent_definition, options.workspace, isolation, writable=options.writable)
+    if options.workspace is not None:
+        folder = _resolve_folder(options.workspace)
+        check_home_allowed(folder, policy, is_named=True, allow_home=options.allow_home)
     await context.ledger_check.run()
     run_request = RunRequest(
         key=options.key or f"once:{context.clock.new_uuid()}",

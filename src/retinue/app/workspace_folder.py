@@ -1,8 +1,17 @@
 """Resolve the workspace folder of a request."""
 
+import os
+import pwd
 from pathlib import Path
 
-from retinue.errors import UsageError
+from retinue.domain.agent import WorkspacePolicy
+from retinue.domain.workspace import Isolation
+from retinue.errors import Refused, UsageError
+
+HOME_REFUSED = (
+    "The workspace would be {folder}, which {relation} your home folder, with all your files in it. Choose another "
+    "folder with --workspace DIR, or allow this one with --allow-home (in the API: `workspace`, `allow_home`)."
+)
 
 
 def resolve_workspace(workspace: str | None) -> str:
@@ -27,3 +36,31 @@ def resolve_workspace(workspace: str | None) -> str:
     if not is_folder:
         raise UsageError(f"Workspace is not a folder: {workspace}")
     return str(resolved)
+
+
+def check_home_allowed(folder: str, policy: WorkspacePolicy, *, is_named: bool, allow_home: bool) -> None:
+    """Refuse a home folder, or a folder that contains one, as the workspace of a new session.
+
+    A definition that names another folder itself decides where its agent works, unless a person names one.
+
+    Raises:
+        Refused: The folder is a home folder, and nobody allowed that.
+    """
+    if allow_home or (policy.isolation is Isolation.CUSTOM and not is_named):
+        return
+    real_home = _real_path(_home_in_user_database())
+    if folder in (real_home, _real_path(os.environ.get("HOME", ""))):
+        raise Refused(HOME_REFUSED.format(folder=folder, relation="is"))
+    if real_home.startswith(f"{folder.rstrip('/')}/"):
+        raise Refused(HOME_REFUSED.format(folder=folder, relation="contains"))
+
+
+def _home_in_user_database() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a user without an entry
+        return ""
+
+
+def _real_path(folder: str) -> str:
+    return os.path.realpath(folder) if folder.startswith("/") and Path(folder).is_dir() else ""

@@ -7,7 +7,7 @@ import click
 
 from retinue.app import App
 from retinue.app.run_options import RunOptions, SpawnOptions
-from retinue.cli.command import FORGET_OPTION, exit_code, with_app
+from retinue.cli.command import ALLOW_HOME_OPTION, FORGET_OPTION, exit_code, with_app
 from retinue.cli.follow import follow_run, status_sentence
 from retinue.cli.options import Command
 from retinue.cli.run_waiter import load_run_trees
@@ -31,17 +31,24 @@ GREETING = "Type /help for the commands. Ctrl-C stops an answer, Ctrl-D exits."
 @click.argument("session", required=False)
 @click.option("--agent", metavar="A", help="Agent to use (default: general).")
 @click.option("--model", metavar="M", help="Model to use, as provider:model.")
+@ALLOW_HOME_OPTION
 @FORGET_OPTION
 @with_app(executes_runs=True)
 async def chat(
-    app: App, terminal: Terminal, session: str | None, agent: str | None, model: str | None
+    app: App,
+    terminal: Terminal,
+    session: str | None,
+    agent: str | None,
+    model: str | None,
+    *,
+    allow_home: bool,
 ) -> int:
     """Start an interactive conversation with an agent.
 
     Continues SESSION if it is given; otherwise the first message starts a new session. Type /help for the
     commands. With --json, the runs are printed as one array at the end.
     """
-    loop = ChatLoop(app, terminal, agent=agent, model=model)
+    loop = ChatLoop(app, terminal, agent=agent, model=model, allow_home=allow_home)
     if session is not None:
         if agent is not None:
             raise UsageError("--agent cannot be combined with SESSION: a session has its own agent")
@@ -61,11 +68,14 @@ class ChatEnded(Exception):
 class ChatLoop:
     """An interactive conversation and its current session, which is created by the first message."""
 
-    def __init__(self, app: App, terminal: Terminal, *, agent: str | None, model: str | None) -> None:
+    def __init__(
+        self, app: App, terminal: Terminal, *, agent: str | None, model: str | None, allow_home: bool
+    ) -> None:
         self.app = app
         self.terminal = terminal
         self.agent = agent
         self.model = model
+        self.allow_home = allow_home
         self.session: Session | None = None
         self.runs: list[Run] = []
         self.shown_interjections: set[str] = set()
@@ -119,7 +129,8 @@ class ChatLoop:
         reference = None if session is None else session.path
         return await self._follow_run(
             lambda: self.app.runs.start(
-                text, RunOptions(agent=self.agent, session=reference, model=self.model)
+                text,
+                RunOptions(agent=self.agent, session=reference, model=self.model, allow_home=self.allow_home),
             ),
             keep_session=session is None,
         )
@@ -136,7 +147,10 @@ class ChatLoop:
         if parent is None:
             return await self._follow_run(
                 lambda: self.app.runs.start(
-                    text, RunOptions(agent=agent, model=self.model, trigger=SLASH_TRIGGER)
+                    text,
+                    RunOptions(
+                        agent=agent, model=self.model, trigger=SLASH_TRIGGER, allow_home=self.allow_home
+                    ),
                 ),
                 keep_session=False,
             )

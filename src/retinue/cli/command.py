@@ -54,6 +54,9 @@ def _store_forget_flag(ctx: click.Context, _param: click.Parameter, value: bool)
     ctx.meta[FORGET_META_KEY] = value
 
 
+ALLOW_HOME_OPTION = click.option(
+    "--allow-home", is_flag=True, help="Allow your home folder as the workspace of a new session."
+)
 FORGET_OPTION = click.option(
     "--forget",
     is_flag=True,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from retinue.app import App
 from retinue.app.run_options import RunOptions, SpawnOptions
-from retinue.cli.command import FORGET_OPTION, with_app
+from retinue.cli.command import ALLOW_HOME_OPTION, FORGET_OPTION, with_app
 from retinue.cli.follow import follow_run, print_result
 from retinue.cli.options import Command
 from retinue.cli.ui.terminal import Terminal
@@ -66,6 +66,7 @@ WRITABLE_OPTION = click.option(
     metavar="DIR",
     help="Workspace of a new session (default: the current folder).",
 )
+@ALLOW_HOME_OPTION
 @ISOLATION_OPTION
 @WRITABLE_OPTION
 @LABEL_OPTION
@@ -85,6 +86,7 @@ async def run(  # noqa: PLR0913  (one parameter per option of the command)
     session: str | None,
     model: str | None,
     workspace: str | None,
+    allow_home: bool,
     isolation: str | None,
     writable: bool | None,
     label: str,
@@ -108,6 +110,7 @@ async def run(  # noqa: PLR0913  (one parameter per option of the command)
         session=session,
         model=model,
         workspace=workspace,
+        allow_home=allow_home,
         isolation=isolation,
         writable=writable,
         label=label,
@@ -180,6 +183,7 @@ async def send(
     metavar="DIR",
     help="Workspace of the child, which it can read (default: its parent's).",
 )
+@ALLOW_HOME_OPTION
 @ISOLATION_OPTION
 @WRITABLE_OPTION
 @MODEL_OPTION
@@ -197,6 +201,7 @@ async def spawn(  # noqa: PLR0913  (one parameter per option of the command)
     denied_paths: tuple[str, ...],
     description: str,
     workspace: str | None,
+    allow_home: bool,
     isolation: str | None,
     writable: bool | None,
     model: str | None,
@@ -216,6 +221,7 @@ async def spawn(  # noqa: PLR0913  (one parameter per option of the command)
         allowed_paths=parse_globs(allowed_paths),
         denied_paths=parse_globs(denied_paths),
         workspace=workspace,
+        allow_home=allow_home,
         isolation=isolation,
         writable=writable,
         model=model,

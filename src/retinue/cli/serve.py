@@ -52,6 +52,11 @@ STORAGE_FIX_HINT = "free some space, make the home writable, or choose another o
     is_flag=True,
     help="Allow a --host that other machines can reach. Anyone with the token has your permissions.",
 )
+@click.option(
+    "--allow-home",
+    is_flag=True,
+    help="Allow your home folder as the workspace of sessions that clients create.",
+)
 @click.option("--until-idle", is_flag=True, hidden=True)
 @click.option("--no-link", is_flag=True, hidden=True)
 @click.option("--failure-fd", type=int, hidden=True)
@@ -90,6 +95,7 @@ async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
                 port=options["port"],
                 until_idle=options["until_idle"],
                 link=not options["no_link"],
+                allow_home=options["allow_home"],
             )
     return 0
 
@@ -115,7 +121,8 @@ def _forwarded_arguments(options: dict[str, Any]) -> list[str]:
     arguments = ["--host", options["host"]]
     if options["port"] is not None:
         arguments += ["--port", str(options["port"])]
-    return [*arguments, *(["--allow-remote"] if options["allow_remote"] else [])]
+    flags = {"--allow-remote": options["allow_remote"], "--allow-home": options["allow_home"]}
+    return [*arguments, *(flag for flag, is_set in flags.items() if is_set)]
 
 
 async def ensure_daemon(

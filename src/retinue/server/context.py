@@ -20,6 +20,8 @@ class ServerContext(Struct, frozen=True, kw_only=True):
     """Base URL of the page."""
     bound_address: str = "127.0.0.1"
     """Address that the page's port listens on."""
+    allow_home: bool = False
+    """Clients may use the user's home folder as the workspace of new sessions."""
     wake: Callable[[], bool]
     """Tell the daemon that work was submitted; False if it is shutting down and accepts none."""
     stop: Callable[[], None]

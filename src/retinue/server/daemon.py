@@ -35,18 +35,22 @@ async def serve(
     port: int | None = None,
     until_idle: bool = False,
     link: bool = True,
+    allow_home: bool = False,
 ) -> None:
     """Serve until stopped, or until idle for a while with `until_idle`.
 
     With `link`, report a link to the page. Do not use it if reports go to a log file: the link grants access.
     """
-    await Daemon(app, report=report).serve(host=host, port=port, until_idle=until_idle, link=link)
+    await Daemon(app, report=report, allow_home=allow_home).serve(
+        host=host, port=port, until_idle=until_idle, link=link
+    )
 
 
 class Daemon:
-    def __init__(self, app: App, *, report: Callable[[str], None]) -> None:
+    def __init__(self, app: App, *, report: Callable[[str], None], allow_home: bool) -> None:
         self._app = app
         self._report = report
+        self._allow_home = allow_home
         self._stop_event = asyncio.Event()
         self._wake_event = asyncio.Event()
         self._home = app.config.home
@@ -97,6 +101,7 @@ class Daemon:
             started_at=datetime.now(UTC),
             page_url=page_url,
             bound_address=bound_address,
+            allow_home=self._allow_home,
             wake=self._wake,
             stop=self._request_stop,
         )

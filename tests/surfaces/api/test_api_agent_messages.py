@@ -24,6 +24,7 @@ async def test_a_message_to_an_agent_goes_to_its_latest_a_new_or_a_named_session
             "mode": "sync",
             "timeout": 300,
             "workspace": None,
+            "allow_home": False,
         }
 
         async def send(session: str | None = None, **fields: Any) -> Any:

@@ -78,6 +78,7 @@ class AgentMessageBody(MessageBody):
         str | None,
         Meta(description="Absolute path of the workspace of a new session, as in POST /api/sessions."),
     ] = None
+    allow_home: Annotated[bool, Meta(description="As in POST /api/sessions.")] = False
 
 
 class EntryTokenUsage(TokenUsage):
@@ -305,7 +306,11 @@ async def send_agent_message(
     except NotFound as error:
         return error_response(404, "agent_not_found", f"Agent not found: {error}")
     run, fields = await context.app.messages.send_to_agent(
-        request.ref, message, session=body.session, workspace=body.workspace
+        request.ref,
+        message,
+        session=body.session,
+        workspace=body.workspace,
+        allow_home=body.allow_home or context.allow_home,
     )
     return _message_response(run, fields)
 

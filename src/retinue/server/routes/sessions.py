@@ -38,6 +38,10 @@ class NewSessionBody(RequestModel):
             "user's home if that is the root)."
         ),
     ] = None
+    allow_home: Annotated[
+        bool,
+        Meta(description="Allow the user's home folder, or a folder that contains it, as the workspace."),
+    ] = False
 
 
 class SessionPatch(RequestModel):
@@ -228,7 +232,7 @@ async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuer
     success_status=201,
     extra_errors={
         404: "Agent not found.",
-        403: "The configuration denies the agent.",
+        403: "The configuration denies the agent, or the workspace is the user's home.",
         409: "Another session already uses the name.",
     },
 )
@@ -236,7 +240,12 @@ async def create_session(
     context: ServerContext, request: ApiRequest[EmptyFields, NewSessionBody]
 ) -> dict[str, Any]:
     body = request.body
-    session = await context.app.sessions.create(body.agent, name=body.name, workspace=body.workspace)
+    session = await context.app.sessions.create(
+        body.agent,
+        name=body.name,
+        workspace=body.workspace,
+        allow_home=body.allow_home or context.allow_home,
+    )
     return await context.app.sessions.to_json(session.id)
 
 
