@@ -19,6 +19,7 @@ from retinue.domain.approval import (
     approval_digest,
     describe_add_answer,
     describe_root_request,
+    describe_unknown_files,
 )
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Refused
@@ -165,6 +166,7 @@ def test_an_approval_as_json_has_every_field():
         "workspace": "/w",
         "sandbox": "none",
         "files": [{"path": "/w/run.sh", "sha256": "aa", "size": 7}],
+        "files_note": None,
         "chain": ["person", "agent:general:main"],
         "add_effect": None,
         "warning": None,
@@ -230,3 +232,12 @@ def test_a_sandbox_level_is_at_least_every_weaker_level():
     order = [SandboxLevel.STRICT, SandboxLevel.LANDLOCK, SandboxLevel.NONE]
     for at, level in enumerate(order):
         assert [level.is_at_least(least) for least in order] == [at <= other for other in range(3)]
+
+
+def test_an_approval_of_a_command_says_whether_its_files_are_known():
+    sentence = "It cannot be known which other files sh uses; only the listed files are compared."
+    command = replace(PENDING, access="run", tool="bash", resource="sh run.sh", files=(SCRIPT,))
+    assert describe_unknown_files(command) == sentence
+    assert describe_unknown_files(replace(command, access="scope")) == sentence
+    assert describe_unknown_files(replace(command, resource="cat a")) is None
+    assert describe_unknown_files(replace(command, access="scope", tool="write")) is None

@@ -9,6 +9,7 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import (
     MAX_COMPARED_BYTES,
+    MAX_COMPARED_FILES,
     Answer,
     ApprovalPolicy,
     ApprovalState,
@@ -147,13 +148,14 @@ async def test_only_files_that_the_agent_may_read_are_compared(
         assert approval.files == (named,)
 
 
-async def test_only_the_first_eight_files_and_the_beginning_of_large_files_are_compared(
+async def test_only_the_first_files_and_the_beginning_of_large_files_are_compared(
     runtime: RuntimeFixture, ask_options: dict[str, Any]
 ):
     large = "x" * (MAX_COMPARED_BYTES + 7)
     write_named_file(runtime, "a0", large)
-    named = [write_named_file(runtime, f"a{number}", "x") for number in range(1, 12)]
-    command = "cat " + " ".join(f"a{number}" for number in range(12))
+    count = MAX_COMPARED_FILES + 4
+    named = [write_named_file(runtime, f"a{number}", "x") for number in range(1, count)]
+    command = "cat " + " ".join(f"a{number}" for number in range(count))
     async with runtime.open(bash_reply(command), **ask_options) as process:
         await process.run("Run it.")
         (approval,) = await process.approvals()
@@ -162,7 +164,7 @@ async def test_only_the_first_eight_files_and_the_beginning_of_large_files_are_c
             MAX_COMPARED_BYTES + 7,
             hashlib.sha256(large[:MAX_COMPARED_BYTES].encode()).hexdigest(),
         )
-        assert rest == named[:7]
+        assert rest == named[: MAX_COMPARED_FILES - 1]
 
 
 async def test_a_command_allowed_once_in_advance_runs_once_with_unchanged_files(
@@ -208,3 +210,111 @@ async def test_a_command_allowed_once_in_advance_does_not_run_with_changed_files
             (before,),
             (after,),
         )
+
+
+USED_FILES = {
+    "cd sub && sh ../run.sh": "run.sh",
+    "cd sub; cd deep; sh ./x.sh": "sub/deep/x.sh",
+    "(cd 'sub' && ./y.sh)": "sub/y.sh",
+    "pushd sub/deep > /dev/null && . ./x.sh": "sub/deep/x.sh",
+    "sh *.sh": "run.sh",
+    "sh sub/?.sh": "sub/y.sh",
+    "cat sub/*/x.sh": "sub/deep/x.sh",
+    "sh {run,other}.sh": "run.sh",
+    "make": "Makefile",
+    "make -C sub all": "sub/Makefile",
+    "cd sub && make": "sub/rules/common.mk",
+    "make -f build.mak": "sub/rules/common.mk",
+    "make # includes": "config.mk",
+    "python -m pkg": "pkg/__main__.py",
+    "python3 -u -m pkg.tool --x": "pkg/tool.py",
+    "python -m pkg.tool": "pkg/__init__.py",
+    "python pkg": "pkg/__main__.py",
+    "npm run build": "package.json",
+    "npm run build -- --fast": "tools/build.js",
+    "npm test": "tools/before.sh",
+    "yarn --cwd sub lint": "sub/package.json",
+    "npm --prefix sub run lint": "sub/y.sh",
+    "bash -c 'sh run.sh'": "run.sh",
+    'bash -lc "cd sub && sh ./y.sh"': "sub/y.sh",
+    "echo run.sh | xargs sh": "run.sh",
+    "ls *.sh | xargs -n1 sh": "run.sh",
+    "env X=1 sh run.sh": "run.sh",
+    "X=1 nice -n 5 timeout 3s ./run.sh": "run.sh",
+    "./run.sh": "run.sh",
+    "node tools/build.js": "tools/build.js",
+    "node tools/build": "tools/build.js",
+    "sh <<EOF\nsh run.sh\nEOF": "run.sh",
+    "cat <<'X' | sh\ncd sub\n./y.sh\nX": "sub/y.sh",
+    "sh < run.sh": "run.sh",
+    "sh run\\.sh": "run.sh",
+    "find . -name '*.sh' -exec sh {} ';'": "run.sh",
+    "just build": "justfile",
+    "pytest -q": "conftest.py",
+}
+
+
+def write_project(runtime: RuntimeFixture) -> None:
+    files = {
+        "run.sh": "echo run",
+        "other.sh": "echo other",
+        "sub/y.sh": "echo y",
+        "sub/deep/x.sh": "echo x",
+        "Makefile": "-include config.mk\nall:\n\tsh run.sh\n",
+        "config.mk": "A = 1\n",
+        "build.mak": "include sub/rules/*.mk\n",
+        "sub/Makefile": "include rules/all.mk\n",
+        "sub/rules/all.mk": "include rules/common.mk $(EXTRA)\n",
+        "sub/rules/common.mk": "B = 1\n",
+        "pkg/__init__.py": "",
+        "pkg/__main__.py": "print(1)",
+        "pkg/tool.py": "print(2)",
+        "package.json": json.dumps(
+            {
+                "scripts": {
+                    "build": "node tools/build.js",
+                    "pretest": "sh tools/before.sh",
+                    "test": "npm run build",
+                }
+            }
+        ),
+        "tools/build.js": "1",
+        "tools/before.sh": "echo before",
+        "sub/package.json": json.dumps({"scripts": {"lint": "./y.sh"}}),
+        "justfile": "build:\n  sh run.sh\n",
+        "conftest.py": "",
+    }
+    for name, text in files.items():
+        (runtime.workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (runtime.workspace / name).write_text(text)
+
+
+@pytest.mark.parametrize("command", USED_FILES)
+async def test_a_changed_file_requires_another_approval_however_the_command_names_it(
+    runtime: RuntimeFixture, shell: FakeShell, ask_options: dict[str, Any], command: str
+):
+    """Shows: T10."""
+    write_project(runtime)
+    async with runtime.open(bash_reply(command), text_reply("Done."), **ask_options) as process:
+        run = await process.run("Run it.")
+        changed = runtime.workspace / USED_FILES[command]
+        with changed.open("a") as file:
+            file.write("\n")
+        assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.WAITING
+        assert shell.commands == []
+        _, second = await process.approvals()
+        assert second.reason == f"changed since you were asked: {changed.resolve()}"
+        assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.DONE
+    assert len(shell.commands) == 1
+
+
+async def test_a_new_file_that_a_pattern_matches_requires_another_approval(
+    runtime: RuntimeFixture, shell: FakeShell, ask_options: dict[str, Any]
+):
+    """Shows: T10."""
+    write_project(runtime)
+    async with runtime.open(bash_reply("cd sub && sh *.sh"), text_reply("Done."), **ask_options) as process:
+        run = await process.run("Run it.")
+        (runtime.workspace / "sub" / "a.sh").write_text("echo evil")
+        assert (await answer_and_wait(process, run, Answer.ALLOW)).status is Status.WAITING
+    assert shell.commands == []

@@ -60,6 +60,7 @@ def test_a_waiting_run_names_its_approvals_and_the_approval_has_all_fields(
         "workspace": str(cli.folder),
         "sandbox": None,
         "files": [],
+        "files_note": None,
         "chain": ["person", waiting_run["key"]],
         "add_effect": None,
         "warning": None,

@@ -192,6 +192,7 @@ export interface Approval {
   workspace: string | null;
   sandbox: string | null;
   files: { path: string; sha256: string; size: number }[];
+  files_note: string | null;
   chain: string[];
   /** What adding this to the session's scope would allow. */
   add_effect: string | null;

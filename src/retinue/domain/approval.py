@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from retinue.domain.agent import ShellCommands
+from retinue.domain.permissions.command_files import unknown_files_note
 from retinue.domain.permissions.shell_commands import check_preapproved
 from retinue.domain.rules import escape_glob
 from retinue.domain.run import iso_timestamp
@@ -54,7 +55,7 @@ A call reads or writes a file, runs a command, uses a tool, or requests more sco
 
 
 class NamedFile(Struct, frozen=True, kw_only=True):
-    """A file named by a command, as it was when the approval was requested.
+    """A file that a command uses, as it was when the approval was requested.
 
     Approving the command also approves the current content of the file.
     """
@@ -68,7 +69,7 @@ class NamedFile(Struct, frozen=True, kw_only=True):
 
 _ROOT_PATTERN = re.compile(r"/[/.*?]*")
 
-MAX_COMPARED_FILES = 8
+MAX_COMPARED_FILES = 64
 """Files of one command that are compared."""
 MAX_COMPARED_BYTES = 1 << 20
 """Bytes of each file that are compared."""
@@ -94,7 +95,7 @@ class Approval(Struct, frozen=True, kw_only=True, rename={"access": "touch"}):
     root: str = ""
     level: SandboxLevel | None = None
     files: tuple[NamedFile, ...] = ()
-    """The files that the command names and the agent may read."""
+    """The files that the command is known to use and the agent may read."""
     chain: tuple[str, ...] = ()
     """The requesters, outermost first: a person, then the sessions down to this one."""
     digest: str = ""
@@ -209,6 +210,14 @@ def _is_root(path: str) -> bool:
     return _ROOT_PATTERN.fullmatch(path.strip()) is not None
 
 
+def describe_unknown_files(approval: Approval) -> str | None:
+    """Return one sentence if it cannot be known which files the command of an approval uses."""
+    is_command = approval.access == "run" or (approval.access == "scope" and approval.tool == "bash")
+    if not is_command:
+        return None
+    return unknown_files_note(approval.resource, has_files=bool(approval.files)) or None
+
+
 def approval_as_json(approval: Approval) -> dict[str, Any]:
     """Return the JSON of `approvals list` and `approvals show`."""
     return {
@@ -225,6 +234,7 @@ def approval_as_json(approval: Approval) -> dict[str, Any]:
         "workspace": approval.root or None,
         "sandbox": None if approval.level is None else str(approval.level),
         "files": [asdict(each) for each in approval.files],
+        "files_note": describe_unknown_files(approval),
         "chain": list(approval.chain),
         "add_effect": describe_add_answer(approval),
         "warning": describe_root_request(approval),

@@ -1,7 +1,5 @@
 """Approvals: decide whether a tool call needs a person's approval; request it, wait for it and use it up."""
 
-import asyncio
-import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -12,8 +10,6 @@ from msgspec.structs import replace
 
 from retinue.domain.agent import Agent
 from retinue.domain.approval import (
-    MAX_COMPARED_BYTES,
-    MAX_COMPARED_FILES,
     Answer,
     Approval,
     ApprovalPolicy,
@@ -26,22 +22,19 @@ from retinue.domain.ceiling import FileAccess, OperatorPolicy
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.guarded_paths import guarding_program
 from retinue.domain.permissions.scope import Scope, built_in_rules_version
-from retinue.domain.permissions.shell_commands import possible_file_names
 from retinue.domain.run import Run
 from retinue.domain.sandbox_level import SandboxLevel
-from retinue.domain.sanitize import safe_name
 from retinue.domain.session import Session
 from retinue.domain.tool import ApprovalRequirement
 from retinue.domain.transcript import ToolCall
-from retinue.errors import OutOfScope, Refused, RetinueError, UserUnavailable
+from retinue.errors import OutOfScope, Refused, UserUnavailable
 from retinue.interfaces import RuntimeContext, ScopedFiles, Tool, Transaction
+from retinue.runtime.command_files import hash_used_files
 from retinue.runtime.run_events import make_event
 from retinue.runtime.run_outcome import RunSuspended
 
 PERSON = "person"
 ALWAYS_ASKS_REASON = "this tool requires approval for every call"
-MAX_COMMAND_WORDS = 256
-"""Words of a command that are tried as file names."""
 
 
 class AnswerDeferred(UserUnavailable):
@@ -195,7 +188,7 @@ async def _authorize_command(pending_call: PendingToolCall, context: RuntimeCont
     skips_approval = granted.ok and pending_call.tool.approval_requirement is not ApprovalRequirement.ALWAYS
     if level is SandboxLevel.STRICT and (skips_approval or context.approval_policy is ApprovalPolicy.AUTO):
         return authorization
-    named_files = await _hash_named_files(text, authorization.files, context)
+    named_files = await hash_used_files(text, authorization.files, context)
     if level is SandboxLevel.STRICT and await _use_approval(
         pending_call, "run", text, context, files=named_files
     ):
@@ -210,29 +203,6 @@ async def _authorize_command(pending_call: PendingToolCall, context: RuntimeCont
         context,
     )
     return replace(authorization, answer=Answer.ALLOW)
-
-
-async def _hash_named_files(
-    command: str, files: ScopedFiles, context: RuntimeContext
-) -> tuple[NamedFile, ...]:
-    """Hash the current content of the files that a command names and the agent may read.
-
-    The sandbox decides what the command may do to other files.
-    """
-
-    def read_files() -> tuple[NamedFile, ...]:
-        found: dict[str, NamedFile] = {}
-        for candidate in possible_file_names(command)[:MAX_COMMAND_WORDS]:
-            if len(found) == MAX_COMPARED_FILES:
-                break
-            with suppress(RetinueError):  # not a file, or not one that this agent may read
-                opened = files.read(candidate, max_bytes=MAX_COMPARED_BYTES)
-                digest = hashlib.sha256(opened.data).hexdigest()
-                path = safe_name(context.redact(opened.real_path))
-                found[opened.real_path] = NamedFile(path=path, sha256=digest, size=opened.size)
-        return tuple(found.values())
-
-    return await asyncio.to_thread(read_files)
 
 
 async def _authorize_scope_request(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
@@ -265,7 +235,7 @@ async def _authorize_scope_request(pending_call: PendingToolCall, context: Runti
         ).ok:
             raise Refused(f"No approval can allow this: {verdict.rule}")
     files = context.sandbox.files_for(scope)
-    named_files = await _hash_named_files(resource, files, context) if target_tool.access == "run" else ()
+    named_files = await hash_used_files(resource, files, context) if target_tool.access == "run" else ()
     reason = str(pending_call.args.get("reason", ""))
     question = ApprovalRequest(
         pending_call=pending_call, resource=resource, reason=reason, is_scope_request=True, files=named_files

@@ -87,7 +87,7 @@ function ApprovalArguments({ approval }: { approval: Approval }): JSX.Element | 
   const newText = values.get("new");
   const isEdit = approval.tool === "edit" && typeof oldText === "string" && typeof newText === "string";
   const rest = parsed.filter(([name, value]) => formatValue(value) !== approval.resource && !(isEdit && (name === "old" || name === "new")) && !(approval.access === "scope" && (name === "tool" || name === "reason")));
-  if (!rest.length && !isEdit && !approval.files.length) return null;
+  if (!rest.length && !isEdit && !approval.files.length && !approval.files_note) return null;
   return (
     <div class="approval-arguments" data-test="approval-args" role="group" aria-label="Exact arguments" tabIndex={0}>
       {rest.length > 0 && <ArgumentList args={rest} />}
@@ -97,6 +97,7 @@ function ApprovalArguments({ approval }: { approval: Approval }): JSX.Element | 
           {approval.files.map((file) => <li key={file.path}><code><PlainText text={file.path} /></code> <span class="muted">{file.size.toLocaleString("en")} bytes, sha256 {file.sha256.slice(0, 12)}: the approval covers its current content</span></li>)}
         </ul>
       )}
+      {approval.files_note && <p class="muted" data-test="approval-files-note"><PlainText text={approval.files_note} /></p>}
     </div>
   );
 }

@@ -11,11 +11,15 @@ from retinue.domain.approval import (
     NamedFile,
     describe_add_answer,
     describe_root_request,
+    describe_unknown_files,
 )
 from retinue.domain.run import iso_timestamp
 
 MAX_ARGUMENT_LINES = 24
 """Lines of one argument that are shown at first; the rest on request."""
+
+MAX_LISTED_FILES = 8
+"""Files of a command that are shown at first; the rest on request."""
 
 SHORT_DIGEST_CHARS = 16
 """Digest characters shown at first: enough to compare by eye. The full card shows all."""
@@ -69,17 +73,22 @@ def _requested_action(approval: Approval) -> str:
 
 
 def _named_file_lines(approval: Approval, *, full: bool) -> list[str]:
-    """List the files that a command names, with the content hash the approval applies to."""
+    """List the files that a command uses, with the content hash the approval applies to."""
+    note = describe_unknown_files(approval)
+    note_lines = [f"  {note}"] if note else []
     if not approval.files:
-        return []
-    lines = ["  names these files; the approval covers their current content:"]
-    for each in approval.files:
+        return note_lines
+    lines = ["  uses these files; the approval covers their current content:"]
+    shown = approval.files if full else approval.files[:MAX_LISTED_FILES]
+    for each in shown:
         path = each.path.replace("\n", "␊")
         digest = each.sha256 if full else f"{each.sha256[:SHORT_DIGEST_CHARS]}…"
         lines.append(f"    {path}  {each.size:,} bytes  sha256 {digest}{_comparison_limit_note(each)}")
+    if len(shown) < len(approval.files):
+        lines.append(f"    [… {len(approval.files) - len(shown)} more files: [s]how them]")
     if len(approval.files) == MAX_COMPARED_FILES:
         lines.append(f"    (further files are not compared: the limit is {MAX_COMPARED_FILES})")
-    return lines
+    return lines + note_lines
 
 
 def _comparison_limit_note(file: NamedFile) -> str:

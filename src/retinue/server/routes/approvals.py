@@ -45,6 +45,7 @@ class ApprovalRow(ResponseModel):
     workspace: str | None
     sandbox: str | None
     files: list[JsonObject]
+    files_note: str | None
     chain: Annotated[list[str], Meta(description="The chain of requesters, outermost first.")]
     add_effect: Annotated[
         str | None, Meta(description="The effect of the answer `add`; null: nothing can be added.")
@@ -76,6 +77,7 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
     "workspace": WORKSPACE_PATH,
     "sandbox": "strict",
     "files": [],
+    "files_note": None,
     "chain": ["person", SLUG],
     "add_effect": None,
     "warning": None,
