@@ -307,3 +307,55 @@ def test_the_card_lists_the_files_of_a_command_and_a_changed_file_needs_a_new_ap
     assert second["files"][0]["sha256"] != file["sha256"]
     assert cli("approvals", "answer", second["id"], "allow").code == 0
     assert [(cli.folder / name).exists() for name in ("good", "evil")] == [False, True]
+
+
+FORMS = {
+    "cd sub && sh ../run.sh": "run.sh",
+    "sh r*.sh": "run.sh",
+    "make -C sub": "sub/rules.mk",
+    "python3 -m pkg": "pkg/__main__.py",
+    "bash -c 'cd sub; . ../run.sh'": "run.sh",
+}
+
+
+@pytest.mark.parametrize("command", FORMS)
+def test_a_file_that_a_command_uses_indirectly_cannot_be_changed_after_the_approval(
+    cli: CliFixture, command: str
+):
+    """Shows: T10."""
+    files = {
+        "run.sh": "touch $PWD/good\n",
+        "sub/Makefile": "include rules.mk\n",
+        "sub/rules.mk": "all:\n\ttouch good\n",
+        "pkg/__main__.py": "open('good', 'w').close()\n",
+    }
+    for name, text in files.items():
+        (cli.folder / name).parent.mkdir(exist_ok=True)
+        (cli.folder / name).write_text(text)
+    cli.script_model([{"tools": [{"name": "bash", "args": {"command": command}}]}, "Ran."])
+    (first,) = cli("run", "--json", "run it").json["approvals"]
+    shown = cli("approvals", "show", first, "--json").json
+    assert str(cli.folder / FORMS[command]) in [file["path"] for file in shown["files"]]
+    assert shown["files_note"].startswith("It cannot be known which other files ")
+    assert shown["files_note"] in cli("approvals", "show", first).out
+    changed = cli.folder / FORMS[command]
+    changed.write_text(changed.read_text().replace("good", "evil"))
+    assert cli("approvals", "answer", first, "allow").code == 6
+    assert not list(cli.folder.rglob("evil")) + list(cli.folder.rglob("good"))
+    (second,) = cli("approvals", "list", "--json").json
+    assert second["reason"] == f"changed since you were asked: {changed}"
+    assert cli("approvals", "answer", second["id"], "allow").code == 0
+    assert len(list(cli.folder.rglob("evil"))) == 1
+
+
+def test_a_command_that_chooses_files_while_it_runs_is_approved_with_a_warning(cli: CliFixture):
+    command = "ls *.sh | xargs -n1 sh"
+    (cli.folder / "run.sh").write_text("touch good\n")
+    cli.script_model([{"tools": [{"name": "bash", "args": {"command": command}}]}, "Ran."])
+    (first,) = cli("run", "--json", "run it").json["approvals"]
+    card = cli("approvals", "show", first).out
+    assert (
+        "This command chooses files while it runs, so it cannot be known which ones; "
+        "only the listed files are compared." in card
+    )
+    assert f"    {cli.folder / 'run.sh'}  11 bytes" in card

@@ -19,11 +19,8 @@ from retinue.domain.permissions.command_files import (
     working_folders,
 )
 from retinue.domain.sanitize import safe_name
-from retinue.errors import RetinueError
+from retinue.errors import OutOfScope, RetinueError
 from retinue.interfaces import RuntimeContext, ScopedFiles
-
-MAX_TRIED_NAMES = 16_384
-"""Names of one command that are tried, in all its folders."""
 
 
 async def hash_used_files(command: str, files: ScopedFiles, context: RuntimeContext) -> tuple[NamedFile, ...]:
@@ -42,6 +39,7 @@ class _FileFinder:
         self._context = context
         self._found: dict[str, NamedFile] = {}
         self._tried: set[str] = set()
+        self._listed: dict[str, frozenset[str] | None] = {}
 
     def find(self, command: str) -> tuple[NamedFile, ...]:
         self._search(command, ".", 0)
@@ -77,13 +75,13 @@ class _FileFinder:
 
     def _add(self, path: str) -> bytes | None:
         """Add a file; return its content, or None if it is no readable file or was tried before."""
-        if (
-            path in self._tried
-            or len(self._found) >= MAX_COMPARED_FILES
-            or len(self._tried) >= MAX_TRIED_NAMES
-        ):
+        if path in self._tried or len(self._found) >= MAX_COMPARED_FILES:
             return None
         self._tried.add(path)
+        folder, name = posixpath.split(path)
+        listed = self._list(folder)
+        if listed is not None and name not in listed:
+            return None  # listing a folder once costs less than opening many files that do not exist
         with suppress(RetinueError):  # not a file, or not one that this agent may read
             opened = self._files.read(path, max_bytes=MAX_COMPARED_BYTES)
             digest = hashlib.sha256(opened.data).hexdigest()
@@ -107,17 +105,29 @@ class _FileFinder:
                 paths = [
                     posixpath.join(path, name)
                     for path in paths
-                    for name in self._names(path)
+                    for name in sorted(self._list(path) or ())
                     if matches(part, name) and (part.startswith(".") or not name.startswith("."))
                 ]
             else:
                 paths = [posixpath.join(path, part) for path in paths]
         return paths[:MAX_COMPARED_FILES]
 
-    def _names(self, folder: str) -> list[str]:
-        with suppress(RetinueError):
-            return sorted(each.path for each in self._files.list(folder or "."))
-        return []
+    def _list(self, folder: str) -> frozenset[str] | None:
+        """Return the names in a folder; empty if there is no such folder, None if they are not known."""
+        if folder not in self._listed:
+            self._listed[folder] = self._read_folder(folder)
+        return self._listed[folder]
+
+    def _read_folder(self, folder: str) -> frozenset[str] | None:
+        try:
+            entries = self._files.list(folder or ".")
+        except OutOfScope:
+            return None  # single files in it may be readable
+        except RetinueError:
+            return frozenset()
+        return (
+            None if any(each.kind == "cut" for each in entries) else frozenset(each.path for each in entries)
+        )
 
 
 def _package_scripts(text: str) -> dict[str, str]:

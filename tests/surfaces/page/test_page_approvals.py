@@ -171,6 +171,21 @@ async def test_the_approval_of_a_child_names_the_chain_of_requesters_and_the_chi
     assert (daemon.folder / "below.txt").read_text() == "new\n"
 
 
+async def test_an_approval_says_that_the_files_of_a_command_are_not_known(daemon: PageDaemon):
+    """Shows: T10."""
+    (daemon.folder / "known.sh").write_text("echo words\n")
+    command = tool_call_reply(("bash", {"command": "sh known.sh"}))
+    task = daemon.script_task("Run the script.", command, text_reply("So not."))
+    async with daemon.open_new_session() as (window, _):
+        await window.send_message(task)
+        await window.expect("approval-files-note").to_have_text(
+            "It cannot be known which other files sh uses; only the listed files are compared."
+        )
+        await window.expect(window("approval-args").locator("ul.files")).to_contain_text("known.sh")
+        await window("deny").click()
+        await window.expect("approvals").to_have_count(0)
+
+
 async def test_invisible_characters_in_an_approval_are_made_visible(daemon: PageDaemon):
     """Shows: U03."""
     hidden = "notes\u202etxt.exe\u200b\U000e0041.txt"
