@@ -36,6 +36,8 @@ from retinue.storage.text_file import LstatStamp, lstat_stamp
 BUILT_IN = "built in"
 INLINE = "inline"
 GENERAL = "general"
+MAX_CACHED_DEFINITIONS = 1024
+"""Agents of the user and of projects; more than any person has, so that a long-lived process does not grow."""
 
 
 class InlineDefinition(Struct, frozen=True, kw_only=True):
@@ -121,6 +123,8 @@ class FileAgentRegistry:
             raise NotFound(f"Agent '{name}' not found: {error}") from error
         if are_mtimes_stable(merging.watched):
             key = (name, real_path if merging.is_from_project else "")
+            if len(self._cached) >= MAX_CACHED_DEFINITIONS:
+                self._cached.clear()
             self._cached[key] = _CachedDefinition(definition=defined, watched=merging.watched)
         return defined
 
