@@ -27,8 +27,10 @@ class TerminalEmulator:
     """All text shown so far, including scrollback; a wide character takes two cells."""
     row: int = 0
     column: int = 0
+    wraps: bool = True
+    """Whether text that reaches the edge continues on the next row."""
 
-    SEQUENCE = re.compile(r"\x1b\[(\??\d*)([AGKJmhl])")
+    SEQUENCE = re.compile(r"\x1b\[(\??[\d;]*)([ABCDGKJmhl])")
 
     def feed(self, text: str) -> None:
         at = 0
@@ -37,8 +39,10 @@ class TerminalEmulator:
             if char == "\x1b":
                 found = self.SEQUENCE.match(text, at)
                 assert found, f"the terminal would obey {text[at : at + 12]!r}"
-                if found[2] in "AGKJ":
+                if found[2] in "ABCDGKJ":
                     self._apply_sequence(found[2], int(found[1] or 0))
+                elif found[1] == "?7":
+                    self.wraps = found[2] == "h"
                 at = found.end()
                 continue
             self._print_character(char)
@@ -55,6 +59,12 @@ class TerminalEmulator:
         if what == "A":
             self.row = max(len(self.lines) - self.height, 0, self.row - (number or 1))
             self.column = min(self.column, self.width - 1)
+        elif what == "B":
+            self.row = min(len(self.lines) - 1, self.row + (number or 1))
+        elif what == "C":
+            self.column = min(self.column, self.width - 1) + (number or 1)
+        elif what == "D":
+            self.column = max(0, min(self.column, self.width - 1) - (number or 1))
         elif what == "G":
             self.column = min(number or 1, self.width) - 1
         elif what in "KJ":
@@ -69,6 +79,8 @@ class TerminalEmulator:
             self._line_feed()
         elif char == "\r":
             self.column = 0
+        elif char == "\b":
+            self.column = max(0, min(self.column, self.width - 1) - 1)
         elif char == "\t":
             self.column = min(self.width - 1, (self.column // 8 + 1) * 8)
         else:
@@ -78,8 +90,11 @@ class TerminalEmulator:
     def _put_character(self, char: str) -> None:
         wide = 1 + (unicodedata.east_asian_width(char) in "WF")
         if self.column + wide > self.width:
-            self._line_feed()
-            self.column = 0
+            if self.wraps:
+                self._line_feed()
+                self.column = 0
+            else:
+                self.column = self.width - wide
         line = self.lines[self.row]
         line.extend(" " * (self.column - len(line)))
         line[self.column : self.column + wide] = [char, *[""] * (wide - 1)]

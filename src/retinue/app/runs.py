@@ -142,6 +142,27 @@ class RunService:
                 )
             await self._context.worker.wait_for_change()
 
+    async def wait_until_replied(self, run_id: str) -> Run:
+        """Wait until this run has given its reply, whatever its background children do, or needs a person.
+
+        A run that waits for background children has replied: it continues when they have ended.
+
+        Raises:
+            NotFound: There is no such run.
+        """
+        run = await self.find(run_id)
+        while True:
+            await self._wait_for_progress(run)
+            run, is_active = await self._context.ledger.read(partial(_with_tree_activity, run))
+            if (
+                run.status.is_final
+                or run.waits_for_background
+                or (run.status is not Status.RUNNING and not is_active)
+            ):
+                await self._wait_for_daemon_events()
+                return await self.find(run.id)
+            await self._context.worker.wait_for_change()
+
     async def _wait_for_progress(self, run: Run) -> None:
         """Wait until the run has ended or been suspended.
 
@@ -162,8 +183,12 @@ class RunService:
 
     # control
 
-    async def cancel(self, ref: str) -> Run:
-        """Cancel a run and return it as it is then.
+    async def cancel(self, ref: str, *, keep_background: bool = False) -> Run:
+        """Cancel a run and its children, and return it as it is then.
+
+        Args:
+            ref: The run.
+            keep_background: Cancel only the children that a call waits for.
 
         Raises:
             NotFound: There is no such run.
@@ -171,7 +196,10 @@ class RunService:
         run = await self.find(ref)
         async with self._context.session_locks.hold(run.session_id):
             return await run_control.cancel_run(
-                run.id, self._context.runtime, is_alive=self._context.is_owner_alive
+                run.id,
+                self._context.runtime,
+                is_alive=self._context.is_owner_alive,
+                keep_background=keep_background,
             )
 
     async def interrupt(self, ref: str) -> Run:

@@ -1,30 +1,43 @@
 """The chat command: an interactive conversation with slash commands."""
 
+import asyncio
+import re
+import signal
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import click
 
 from retinue.app import App
+from retinue.app.permissions import DEFAULT_AGENT
 from retinue.app.run_options import RunOptions, SpawnOptions
 from retinue.cli.command import ALLOW_HOME_OPTION, FORGET_OPTION, exit_code, with_app
 from retinue.cli.follow import follow_run, status_sentence
+from retinue.cli.live_chat import LiveChat
 from retinue.cli.options import Command
 from retinue.cli.run_waiter import load_run_trees
 from retinue.cli.tools import TOOL_COLUMNS, tool_as_json
-from retinue.cli.ui.line_editor import LineEditor
 from retinue.cli.ui.tables import SESSION_COLUMNS
 from retinue.cli.ui.terminal import Terminal, one_line
-from retinue.domain.agent import Agent, Role
+from retinue.cli.user_prompts import line_unless_set, read_line
+from retinue.domain.agent import Agent, AgentDefinition, Role
 from retinue.domain.model_selection import model_label
 from retinue.domain.run import Run, Status, run_as_json
 from retinue.domain.session import Session, session_as_json
 from retinue.domain.watch import interjection_text
-from retinue.errors import NotFound, RetinueError, UsageError
+from retinue.errors import NotFound, Refused, RetinueError, UsageError, UserUnavailable
 
 SLASH_TRIGGER = "slash"
 """The trigger recorded for runs that a slash command started."""
-GREETING = "Type /help for the commands. Ctrl-C stops an answer, Ctrl-D exits."
+GREETING = "Type /help for the commands. Alt-Enter adds a line, Ctrl-C stops an answer, Ctrl-D exits."
+PROMPT = "> "
+INTERRUPTS_TO_QUIT = 2
+"""Number of consecutive Ctrl-C presses that end a chat on a terminal without a live prompt."""
+MAX_TITLE_CHARS = 60
+IMMEDIATE_COMMANDS = frozenset({"help", "bg", "agents", "sessions", "tools", "path", "quit", "exit"})
+"""Commands that do not wait for the answer in front."""
+_COMMAND_NAME = re.compile(r"[\w-]+")
 
 
 @click.command(cls=Command)
@@ -54,7 +67,7 @@ async def chat(
             raise UsageError("--agent cannot be combined with SESSION: a session has its own agent")
         await loop.use_session(await app.sessions.find(session))
     elif agent is not None:
-        app.agents.registry.get(agent, str(Path.cwd()))
+        loop.visible_agent(agent)
     code = await loop.run()
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in loop.runs])
@@ -80,45 +93,100 @@ class ChatLoop:
         self.runs: list[Run] = []
         self.shown_interjections: set[str] = set()
         """Ids of the watcher messages that the user has already seen."""
+        self.live: LiveChat | None = None
+        """The live prompt; None without a terminal that can show one."""
+        self.background_runs: set[str] = set()
+        """Ids of the answers that were moved to the background."""
 
     async def run(self) -> int:
         """Read and execute lines until the user leaves, and return the exit code.
 
         With standard input from a script, the code is that of the last failure.
         """
-        prompt = LineEditor(terminal=self.terminal, completions=[f"/{name}" for name in CHAT_COMMANDS])
-        if prompt.is_interactive:
-            self.terminal.print_note(GREETING)
-            model_name = self.model or self.app.config.default_model() or ""
-            if model_name.startswith("local:"):
-                self.terminal.print_note(
-                    f"{model_label(model_name)}: it is for demonstrations, and its answers are often wrong",
-                    colour="33",
-                )
+        if self.terminal.supports_live_prompt:
+            await self._run_live()
+            return 0
         code = 0
-        while (line := prompt.read_line()) is not None:
-            try:
-                code = await self._dispatch_line(line) or code
-            except ChatEnded:
+        is_terminal = sys.stdin.isatty() and self.terminal.out.isatty() and not self.terminal.json
+        read = self._read_terminal_line if is_terminal else _read_script_line
+        if is_terminal:
+            self._greet()
+        while (line := await read()) is not None:
+            line_code = await self._handle_line(line)
+            if line_code is None:
                 break
-            except RetinueError as error:
-                self.terminal.print_note(str(error), colour="31")
-                code = error.exit_code
-        return 0 if prompt.is_interactive else code
+            code = line_code or code
+        return 0 if is_terminal else code
+
+    async def _run_live(self) -> None:
+        self.live = LiveChat(
+            self.app,
+            self.terminal,
+            commands=self._slash_commands,
+            is_immediate=lambda text: text.startswith("/") and text[1:].split(" ")[0] in IMMEDIATE_COMMANDS,
+            titles=self._agent_titles(),
+        )
+        self._greet()
+
+        async def handle_line(line: str) -> bool:
+            return await self._handle_line(line) is not None
+
+        await self.live.run(handle_line)
+
+    def _greet(self) -> None:
+        self.terminal.print_note(GREETING)
+        model_name = self.model or self.app.config.default_model() or ""
+        if model_name.startswith("local:"):
+            self.terminal.print_note(
+                f"{model_label(model_name)}: it is for demonstrations, and its answers are often wrong",
+                colour="33",
+            )
+
+    async def _handle_line(self, line: str) -> int | None:
+        """Execute a line and return its exit code, or None if it ends the chat."""
+        try:
+            return await self._dispatch_line(line)
+        except ChatEnded:
+            return None
+        except RetinueError as error:
+            self.terminal.print_note(str(error), colour="31")
+            return error.exit_code
+
+    async def _read_terminal_line(self) -> str | None:
+        """Read a line on a terminal that cannot show a live prompt; None at the end of the input."""
+        loop = asyncio.get_running_loop()
+        for attempt in range(INTERRUPTS_TO_QUIT):
+            if attempt:
+                self.terminal.print_note("\n(press Ctrl-C again, or Ctrl-D, to exit)")
+            self.terminal.print_text(PROMPT)
+            interrupted = asyncio.Event()
+            loop.add_signal_handler(signal.SIGINT, interrupted.set)
+            try:
+                if (line := await line_unless_set(read_line(), interrupted)) is not None:
+                    return line
+            except UserUnavailable:
+                break
+            finally:
+                loop.remove_signal_handler(signal.SIGINT)
+        self.terminal.print_line()
+        return None
 
     async def use_session(self, session: Session) -> None:
         """Continue the conversation in this session."""
         self.session = session
         self.agent = session.agent
         snippet = f": {one_line(session.last_snippet, 80)}" if session.last_snippet else ""
-        self.terminal.print_note(f"{session.agent} in {session.slug}{snippet}")
+        self.terminal.print_note(f"{self._agent_title(session.agent)} in {session.slug}{snippet}")
 
     async def _dispatch_line(self, line: str) -> int:
         if not line.strip():
             return 0
         if not line.startswith("/"):
             return await self._send_message(line)
-        name, _, argument = line[1:].partition(" ")
+        name = (re.match(r"\S*", line[1:]) or [""])[0]
+        argument = line[1 + len(name) :]
+        if "\n" in line and not _COMMAND_NAME.fullmatch(name):
+            return await self._send_message(line)  # a pasted text that begins with a path
         if (command := CHAT_COMMANDS.get(name)) is not None:
             await command[1](self, argument.strip())
             return 0
@@ -172,7 +240,7 @@ class ChatLoop:
         self.terminal.print_note(f"{watch.name} watching")
 
     def _agent_for_slash(self, name: str) -> str:
-        for defined in self.app.agents.registry.list_definitions():
+        for defined in self._visible_agents():
             if name in {slash.removeprefix("/") for slash in defined.agent.triggers.slash}:
                 return defined.agent.name
         raise UsageError(
@@ -181,12 +249,22 @@ class ChatLoop:
 
     async def _follow_run(self, start_run: Callable[[], Awaitable[Run]], *, keep_session: bool) -> int:
         await self._show_interjections(already_printed=False)
-        run = await follow_run(self.app, self.terminal, start_run)
-        await self._show_interjections(already_printed=True)
+
+        async def start() -> Run:
+            run = await start_run()
+            if keep_session:
+                self.session = await self.app.sessions.find(run.session_id)
+                self.agent = run.agent
+            return run
+
+        if self.live is None:
+            run = await follow_run(self.app, self.terminal, start)
+            await self._show_interjections(already_printed=True)
+        else:
+            run = await self.live.follow(start)
         self.runs.append(run)
-        if keep_session:
-            self.session = await self.app.sessions.find(run.session_id)
-            self.agent = run.agent
+        if run.status.is_live and (run.waits_for_background or run.id in self.background_runs):
+            return 0
         if run.status is not Status.DONE:
             self.terminal.print_note(status_sentence(run, await load_run_trees(self.app, [run])), colour="31")
         return exit_code(run)
@@ -201,7 +279,10 @@ class ChatLoop:
         for interjection in await self.app.context.ledger.read(
             lambda tx: tx.find_interjections(session=session.id, open_=True)
         ):
-            if interjection.id not in self.shown_interjections and not already_printed:
+            is_shown = interjection.id in self.shown_interjections or (
+                self.live is not None and interjection.id in self.live.printer.shown_interjections
+            )
+            if not is_shown and not already_printed:
                 self.terminal.print_note(
                     f"{interjection.agent} {interjection.severity}: {one_line(interjection_text(interjection), 600)}",
                     colour="33",
@@ -216,7 +297,7 @@ class ChatLoop:
     async def show_help(self, _argument: str) -> None:
         for name, (description, _) in CHAT_COMMANDS.items():
             self.terminal.print_line(f"  /{name:<13}{description}")
-        for defined in self.app.agents.registry.list_definitions():
+        for defined in self._visible_agents():
             for slash in defined.agent.triggers.slash:
                 self.terminal.print_line(
                     f"  /{slash.removeprefix('/'):<13}{_slash_command_help(defined.agent)}"
@@ -228,10 +309,10 @@ class ChatLoop:
     async def switch_agent(self, argument: str) -> None:
         """Switch to an agent's latest session, or a new one, and send it the text after the name."""
         if not argument:
-            self.terminal.print_line(self.agent or "general")
+            self.terminal.print_line(self._agent_title(self.agent or DEFAULT_AGENT))
             return
         name, _, message = argument.partition(" ")
-        self.app.agents.registry.get(name, str(Path.cwd()))
+        self.visible_agent(name)
         sessions = await self.app.sessions.list(agent=name, children=False)
         self.agent, self.session = name, None
         if sessions:
@@ -240,8 +321,11 @@ class ChatLoop:
             await self._send_message(message.strip())
 
     async def list_agents(self, _argument: str) -> None:
-        for defined in self.app.agents.registry.list_definitions(str(Path.cwd())):
-            self.terminal.print_line(f"  {defined.agent.name:<14}{one_line(defined.agent.description, 90)}")
+        titles = self._agent_titles()
+        for defined in self._visible_agents(str(Path.cwd())):
+            agent = defined.agent
+            texts = [one_line(text, 90) for text in (titles.get(agent.name), agent.description) if text]
+            self.terminal.print_line(f"  {agent.name:<14}{': '.join(texts)}")
 
     async def list_sessions(self, _argument: str) -> None:
         rows = [session_as_json(session) for session in (await self.app.sessions.list(children=False))[:20]]
@@ -277,20 +361,74 @@ class ChatLoop:
             raise UsageError("The name is missing. Type /rename NAME.")
         self.session = await self.app.sessions.rename(self._current_session().path, argument)
 
+    async def move_to_background(self, _argument: str) -> None:
+        run = None if self.live is None else self.live.detach_front()
+        if run is None:
+            raise UsageError("There is no answer to move to the background.")
+        self.background_runs.add(run.id)
+        self.terminal.print_note(
+            f"{self._agent_title(run.agent)} continues in the background, and its answer will be shown here. "
+            "Your next messages to this session wait for it; /new starts another session."
+        )
+
+    def visible_agent(self, name: str) -> Agent:
+        """Return the agent with this name.
+
+        Raises:
+            NotFound: There is no such agent.
+            Refused: Its definition hides it.
+        """
+        agent = self.app.agents.registry.get(name, str(Path.cwd())).agent
+        if not agent.ui_visible:
+            raise Refused(f"Agent not accessible: {name}. Its definition sets `ui_visible: false`.")
+        return agent
+
+    def _visible_agents(self, folder: str | None = None) -> list[AgentDefinition]:
+        return [each for each in self.app.agents.registry.list_definitions(folder) if each.agent.ui_visible]
+
+    def _agent_titles(self) -> dict[str, str]:
+        """Return the display names, by agent, of agents whose name says something else."""
+        agents = [each.agent for each in self.app.agents.registry.list_definitions(str(Path.cwd()))]
+        return {
+            each.name: one_line(each.title, MAX_TITLE_CHARS)
+            for each in agents
+            if each.title.casefold() != each.name
+        }
+
+    def _agent_title(self, name: str) -> str:
+        """Return the agent's name, after its display name if that says something else."""
+        title = self._agent_titles().get(name)
+        return f"{title} ({name})" if title else name
+
+    def _slash_commands(self) -> list[str]:
+        own = [f"/{name}" for name in CHAT_COMMANDS]
+        agents = [
+            f"/{slash.removeprefix('/')}"
+            for defined in self._visible_agents()
+            for slash in defined.agent.triggers.slash
+        ]
+        return [*own, *agents]
+
     def _print_list(self, print_rows: Callable[[], None]) -> None:
         """Print a list for people; with --json only the final value is printed."""
         if not self.terminal.json:
             print_rows()
 
 
+async def _read_script_line() -> str | None:
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None
+
+
 def _slash_command_help(agent: Agent) -> str:
     """Describe what an agent's slash command does."""
-    text = f"start {agent.name} as a sub-agent with the task TEXT"
+    text = f"start {one_line(agent.title, MAX_TITLE_CHARS)} as a sub-agent with the task TEXT"
     return f"{text}; without TEXT: start or stop watching" if Role.WATCHER in agent.roles else text
 
 
 CHAT_COMMANDS: Mapping[str, tuple[str, Callable[[ChatLoop, str], Awaitable[None]]]] = {
     "help": ("show this list", ChatLoop.show_help),
+    "bg": ("let the answer continue in the background", ChatLoop.move_to_background),
     "agent": (
         "show the agent; NAME: continue that agent's latest session; NAME TEXT: send TEXT there",
         ChatLoop.switch_agent,

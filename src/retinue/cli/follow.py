@@ -76,18 +76,19 @@ def detach_on_hangup() -> Generator[None]:
         yield
         return
     terminal_descriptors = [number for number in (1, 2) if os.isatty(number)]
-
-    def redirect_output() -> None:
-        null_descriptor = os.open(os.devnull, os.O_WRONLY)
-        for number in terminal_descriptors:
-            os.dup2(null_descriptor, number)
-
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, redirect_output)
+    loop.add_signal_handler(signal.SIGHUP, redirect_output_to_null, terminal_descriptors)
     try:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
+
+
+def redirect_output_to_null(descriptors: Sequence[int]) -> None:
+    """Discard what is written to these descriptors from now on."""
+    null_descriptor = os.open(os.devnull, os.O_WRONLY)
+    for number in descriptors:
+        os.dup2(null_descriptor, number)
 
 
 async def print_result(app: App, terminal: Terminal, run: Run) -> int:
@@ -205,7 +206,7 @@ class RunEventPrinter:
 
         Never raises: a listener must not disturb the run, even if the output is closed.
         """
-        if not self.run_ids:
+        if self._is_early(event):
             self.early_events.append(event)
             return
         if event.kind == "interjection.posted" and event.session in self.session_ids:
@@ -213,6 +214,10 @@ class RunEventPrinter:
         if (handler := _EVENT_HANDLERS.get(event.kind)) is not None and self.progress.tree.contains(event):
             self._guard_output(lambda: handler(self, event))
         self.progress.on_event(event)
+
+    def _is_early(self, event: Event) -> bool:  # noqa: ARG002  (a chat decides by the event)
+        """Return whether the event may belong to a run that is just being started."""
+        return not self.run_ids
 
     def finish(self, runs: Sequence[Run]) -> None:
         """Print final texts that were not streamed, such as those from an exit tool."""
@@ -308,8 +313,10 @@ class RunEventPrinter:
         self.terminal.print_note(text, colour=colour)
 
     def on_run_ended(self, event: Event) -> None:
-        if event.run in self.run_ids:
-            return
+        if event.run not in self.run_ids:
+            self._print_note(self._end_note(event))
+
+    def _end_note(self, event: Event) -> str:
         node = self.progress.tree.live.get(event.run)
         name = self.progress.tree.display_name(event.run, event.agent)
         duration_note = "" if node is None else f" in {node.duration_text(event.at)}"
@@ -318,7 +325,7 @@ class RunEventPrinter:
             if node is None or not node.tool_call_count
             else f", {format_count(node.tool_call_count, 'call')}"
         )
-        self._print_note(f"· {name} {event.data.get('status')}{duration_note}{call_note}")
+        return f"· {name} {event.data.get('status')}{duration_note}{call_note}"
 
     def _note_prefix(self, event: Event) -> str:
         is_single = event.run in self.run_ids and not self.has_several_runs

@@ -77,7 +77,7 @@ async def wait_for_runs(
                 else _detach_on_interrupt(interrupted, before_interrupt)
             )
             interrupt_task = group.create_task(on_interrupt)
-            recovery_task = group.create_task(_resume_orphans_forever(app, run_ids))
+            recovery_task = group.create_task(resume_orphans_forever(app, run_ids))
             waiting_tasks = [group.create_task(_wait_and_answer(app, run_id, prompter)) for run_id in run_ids]
             runs = [await task for task in waiting_tasks]
             interrupt_task.cancel()
@@ -87,7 +87,7 @@ async def wait_for_runs(
     return runs
 
 
-async def _resume_orphans_forever(app: App, run_ids: Sequence[str]) -> None:
+async def resume_orphans_forever(app: App, run_ids: Sequence[str]) -> None:
     """Resume the runs here whenever the process that runs them dies."""
     while True:
         await asyncio.sleep(RECOVERY_POLL_SECONDS)

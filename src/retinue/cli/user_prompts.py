@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from msgspec import Struct, field
@@ -49,7 +49,8 @@ class UserPrompter(Struct, frozen=True, kw_only=True):
     async def ask(self, question: str, options: Sequence[str] = ()) -> str:
         async with self.lock:
             self._print_question(question, options)
-            return resolve_answer(await _read_line(), options)
+            async with self._answering() as read_answer:
+                return resolve_answer(await read_answer(), options)
 
     async def read_reply(self, question: Question, answered_elsewhere: asyncio.Event) -> str | None:
         """Ask a question and return the answer.
@@ -58,13 +59,14 @@ class UserPrompter(Struct, frozen=True, kw_only=True):
         """
         async with self.lock:
             self._print_question(f"{question.agent}: {question.text}", question.options)
-            while not answered_elsewhere.is_set():
-                try:
-                    line = await _line_unless_set(_read_line(), answered_elsewhere)
-                except UserUnavailable:
-                    return ""
-                if line is None or line:
-                    return line
+            async with self._answering() as read_answer:
+                while not answered_elsewhere.is_set():
+                    try:
+                        line = await line_unless_set(read_answer(), answered_elsewhere)
+                    except UserUnavailable:
+                        return ""
+                    if line is None or line:
+                        return line
             return None
 
     async def read_decision(self, approval: Approval, answered_elsewhere: asyncio.Event) -> Answer | None:
@@ -73,23 +75,35 @@ class UserPrompter(Struct, frozen=True, kw_only=True):
         Returns None if it was answered elsewhere. End of input means deny.
         """
         async with self.lock:
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+            if self.terminal.prompt is None:
+                termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
             self._print_lines(approval_card_lines(approval))
             self.terminal.print_note(f"? {answer_prompt(approval)}", colour="1")
-            while not answered_elsewhere.is_set():
-                try:
-                    line = await _line_unless_set(_read_line(), answered_elsewhere)
-                except UserUnavailable:
-                    return Answer.DENY
-                if line is None:
-                    break
-                if (answer := accepted_answers(approval).get(line.lower())) is not None:
-                    return answer
-                self._print_lines(
-                    approval_card_lines(approval, full=True) if line.lower() in SHOW_ANSWERS else []
-                )
-                self.terminal.print_note(f"? {answer_prompt(approval)}", colour="1")
+            async with self._answering() as read_answer:
+                while not answered_elsewhere.is_set():
+                    try:
+                        line = await line_unless_set(read_answer(), answered_elsewhere)
+                    except UserUnavailable:
+                        return Answer.DENY
+                    if line is None:
+                        break
+                    if (answer := accepted_answers(approval).get(line.lower())) is not None:
+                        return answer
+                    self._print_lines(
+                        approval_card_lines(approval, full=True) if line.lower() in SHOW_ANSWERS else []
+                    )
+                    self.terminal.print_note(f"? {answer_prompt(approval)}", colour="1")
             return None
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncGenerator[Callable[[], Coroutine[Any, Any, str]]]:
+        """Yield the function that reads a line as an answer to the question that was just printed."""
+        prompt = self.terminal.prompt
+        if prompt is None:
+            yield read_line
+            return
+        async with prompt.answering() as read_answer:
+            yield read_answer
 
     def _print_question(self, question: str, options: Sequence[str]) -> None:
         self.terminal.print_note(f"? {question}", colour="1")
@@ -127,7 +141,7 @@ def catch_interrupts() -> Generator[asyncio.Event]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-async def _line_unless_set(line: Coroutine[Any, Any, str], answered_elsewhere: asyncio.Event) -> str | None:
+async def line_unless_set(line: Coroutine[Any, Any, str], answered_elsewhere: asyncio.Event) -> str | None:
     """Return the typed line, or None if the event is set first."""
     line_task = asyncio.ensure_future(line)
     other_task = asyncio.ensure_future(answered_elsewhere.wait())
@@ -141,7 +155,7 @@ async def _line_unless_set(line: Coroutine[Any, Any, str], answered_elsewhere: a
         other_task.cancel()
 
 
-async def _read_line() -> str:
+async def read_line() -> str:
     """Read one line, edited by the terminal itself, without blocking the event loop."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()

@@ -402,6 +402,15 @@ class Run(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def waits_for_background(self) -> bool:
+        """Return True if the run has replied, and continues when its background children have ended."""
+        return (
+            self.status is Status.WAITING
+            and self.waiting_for is WaitReason.CHILD
+            and self.waits_between_turns
+        )
+
+    @property
     def did_no_work(self) -> bool:
         """Return True if the run is done and none of its tool calls did anything."""
         return self.status is Status.DONE and not self.effective_calls

@@ -33,8 +33,9 @@ async def cancel_run(
     *,
     is_alive: Callable[[str], bool],
     reason: Reason = Reason.USER_CANCEL,
+    keep_background: bool = False,
 ) -> Run:
-    """Cancel a run and its children.
+    """Cancel a run and its children; with `keep_background`, only the children that a call waits for.
 
     A run that is queued, waits, or has no live owner is ended in this transaction. A run of this process is stopped
     at once. Another process is asked to stop its run. Whether the owner is alive is checked inside the
@@ -64,8 +65,12 @@ async def cancel_run(
         run = await context.ledger.read(lambda tx: tx.get_run(run_id) or run)
     if before is not None and before.status.is_live and run.status.is_final:
         await close_transcript(run, context)
-    for child in await context.ledger.read(lambda tx: tx.find_runs(parent_run=run_id, status=LIVE_STATUSES)):
-        await cancel_run(child.id, context, is_alive=is_alive, reason=reason)
+    awaited = True if keep_background else None
+    children = await context.ledger.read(
+        lambda tx: tx.find_runs(parent_run=run_id, status=LIVE_STATUSES, awaited=awaited)
+    )
+    for child in children:
+        await cancel_run(child.id, context, is_alive=is_alive, reason=reason, keep_background=keep_background)
     return await context.ledger.read(lambda tx: tx.get_run(run_id) or run)
 
 

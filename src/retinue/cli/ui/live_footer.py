@@ -3,7 +3,7 @@
 import os
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from msgspec import Struct
 
@@ -38,6 +38,20 @@ def supports_cursor_movement(stream: TextIO) -> bool:
     """Return whether a stream is a UTF-8 terminal that supports cursor movement."""
     utf8 = (stream.encoding or "").lower().replace("-", "") == "utf8"
     return stream.isatty() and utf8 and os.environ.get("TERM", "dumb") != "dumb"
+
+
+class Footer(Protocol):
+    """Lines below the output of a terminal, and the way to print above them."""
+
+    @property
+    def stream(self) -> TextIO: ...
+
+    current_size: Callable[[], TerminalSize]
+    is_paused: Callable[[], bool]
+
+    def write_above(self, text: str) -> None: ...
+
+    def draw(self, lines: Sequence[FooterLine]) -> None: ...
 
 
 class LiveFooter:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 
 from retinue.app import App
-from retinue.cli.ui.live_footer import FooterLine, LiveFooter, TerminalSize, display_width, truncate_to_width
+from retinue.cli.ui.live_footer import Footer, FooterLine, TerminalSize, display_width, truncate_to_width
 from retinue.cli.ui.run_tree import RunNode, RunTree
 from retinue.domain.event import Event
 from retinue.domain.run import LIVE_STATUSES, Run, Status
@@ -47,7 +47,10 @@ class TreeView(Struct, frozen=True, kw_only=True):
     def lines(self) -> list[FooterLine]:
         """Return the footer lines, with as much detail as fits."""
         children_by_parent = self.tree.children_by_parent()
-        own_lines = self._watched_run_lines(children_by_parent)
+        own_lines = [
+            *self._watched_run_lines(children_by_parent),
+            *self._other_tree_lines(children_by_parent),
+        ]
         line_limit = self.max_lines - len(own_lines)
         children = (
             children_by_parent.get(self.watched_run, [])
@@ -69,6 +72,13 @@ class TreeView(Struct, frozen=True, kw_only=True):
             return []
         return [self._run_line(node, 0)]
 
+    def _other_tree_lines(self, children_by_parent: Mapping[str, list[RunNode]]) -> list[FooterLine]:
+        """Return a line per run that does not belong to the watched run: it works in the background."""
+        if not self.watched_run:
+            return []
+        others = [each for each in children_by_parent.get("", ()) if each.id != self.watched_run]
+        return self._capped_lines(others, children_by_parent, self.max_lines // 2)
+
     def _card_lines(
         self, children: Sequence[RunNode], children_by_parent: Mapping[str, list[RunNode]], *, calls: int
     ) -> list[FooterLine]:
@@ -82,7 +92,9 @@ class TreeView(Struct, frozen=True, kw_only=True):
 
     def _card_title(self, node: RunNode) -> FooterLine:
         """Return the title of a card, with run, status and duration at the right edge if they fit."""
-        title = truncate_to_width(f"{node.agent.capitalize()} Task: {node.task}", self.width - 1)
+        title = truncate_to_width(
+            f"{node.title or node.agent.capitalize()} Task: {node.task}", self.width - 1
+        )
         suffix = f"{node.display_name} {node.status} {node.duration_text(self.now)}"
         gap = self.width - 1 - display_width(title) - display_width(suffix)
         return ((title, "1"), (" " * gap + suffix, "2")) if gap >= 2 else ((title, "1"),)  # noqa: PLR2004  (blanks)
@@ -146,7 +158,7 @@ class RunProgress:
 
     def __init__(
         self,
-        footer: LiveFooter | None,
+        footer: Footer | None,
         *,
         is_prompting: Callable[[], bool] = lambda: False,
         now: Callable[[], datetime] | None = None,

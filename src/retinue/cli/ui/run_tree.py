@@ -22,6 +22,8 @@ class RunNode(Struct, frozen=True, kw_only=True):
 
     id: str
     agent: str
+    title: str = ""
+    """Name of the agent for people; empty if it is `agent`."""
     number: int
     """Position in its tree by creation: the root run is 1."""
     parent_id: str = ""
@@ -43,7 +45,7 @@ class RunNode(Struct, frozen=True, kw_only=True):
 
     @property
     def display_name(self) -> str:
-        return f"{self.agent}#{self.number}"
+        return f"{self.title or self.agent}#{self.number}"
 
     @property
     def activity(self) -> str:
@@ -83,6 +85,8 @@ class RunTree:
     """Parent of each run, including runs that have ended."""
     tree_sizes: dict[str, int] = field(default_factory=dict[str, int])
     """Number of runs in each tree, by root id."""
+    titles: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names for people, by agent, of agents that have one."""
 
     def update(self, runs: Iterable[Run]) -> None:
         """Merge ledger rows; runs that have ended are removed."""
@@ -95,6 +99,7 @@ class RunTree:
             row = RunNode(
                 id=run.id,
                 agent=run.agent,
+                title=self.titles.get(run.agent, ""),
                 number=number,
                 parent_id=run.request.parent_run or "",
                 task=task_summary(run),
@@ -113,6 +118,10 @@ class RunTree:
     def contains(self, event: Event) -> bool:
         """Return whether an event belongs to one of these trees."""
         return event.run in self.numbers or event.parent_run in self.numbers
+
+    def add_root(self, run_id: str, root_id: str) -> None:
+        """Count a run without a parent, whose events follow, to the tree of another run."""
+        self._assign_number(run_id, "", root_id)
 
     def apply_event(self, event: Event) -> bool:
         """Apply an event, and return whether anything visible changed."""
@@ -146,7 +155,8 @@ class RunTree:
         return children
 
     def display_name(self, run_id: str, agent: str) -> str:
-        return f"{agent}#{self.numbers[run_id]}" if run_id in self.numbers else agent
+        name = self.titles.get(agent, agent)
+        return f"{name}#{self.numbers[run_id]}" if run_id in self.numbers else name
 
     def _live_ancestor(self, run_id: str) -> str:
         ancestor = self.parent_ids.get(run_id, "")
@@ -157,7 +167,12 @@ class RunTree:
     def _make_node(self, event: Event) -> RunNode:
         number = self._assign_number(event.run, event.parent_run, self._root_id(event.parent_run))
         return RunNode(
-            id=event.run, agent=event.agent, number=number, parent_id=event.parent_run, started_at=event.at
+            id=event.run,
+            agent=event.agent,
+            title=self.titles.get(event.agent, ""),
+            number=number,
+            parent_id=event.parent_run,
+            started_at=event.at,
         )
 
     def _assign_number(self, run_id: str, parent: str, root: str) -> int:

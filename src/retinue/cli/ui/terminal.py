@@ -6,12 +6,18 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from retinue.cli.ui.live_footer import LiveFooter, display_width, supports_cursor_movement, truncate_to_width
+from retinue.cli.ui.live_footer import (
+    Footer,
+    LiveFooter,
+    display_width,
+    supports_cursor_movement,
+    truncate_to_width,
+)
 from retinue.domain.sanitize import safe_json, safe_name, safe_text
 from retinue.errors import RetinueError
 
@@ -53,6 +59,12 @@ def json_text(value: object, *, ascii_only: bool = False) -> str:
     return safe_json(json.dumps(value, indent=2, ensure_ascii=ascii_only))
 
 
+class LivePrompt(Footer, Protocol):
+    """A footer with a prompt, at which the user also answers questions."""
+
+    def answering(self) -> AbstractAsyncContextManager[Callable[[], Coroutine[Any, Any, str]]]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
     """Standard output and standard error.
@@ -63,8 +75,10 @@ class Terminal:
     json: bool
     out: TextIO
     err: TextIO
-    footer: LiveFooter | None = field(init=False, compare=False)
+    footer: Footer | None = field(init=False, compare=False)
     """The live footer; None if the terminal cannot show one."""
+    prompt: "LivePrompt | None" = field(init=False, compare=False, default=None)
+    """The prompt that owns standard input now; None if nothing else reads it."""
 
     def __post_init__(self) -> None:
         stream = self.out if _is_same_terminal(self.out, self.err) else self.err
@@ -78,6 +92,23 @@ class Terminal:
     def streams_text(self) -> bool:
         """True if text is shown as it arrives, because a person watches the output."""
         return not self.json and self.out.isatty()
+
+    @property
+    def supports_live_prompt(self) -> bool:
+        """True if a person can type a message while output appears above it."""
+        return not self.json and sys.stdin.isatty() and supports_cursor_movement(self.out)
+
+    @contextmanager
+    def use_prompt(self, prompt: LivePrompt) -> Generator[None]:
+        """Print above this prompt, and let it read the user's answers, while the context is open."""
+        footer = self.footer
+        object.__setattr__(self, "footer", prompt)
+        object.__setattr__(self, "prompt", prompt)
+        try:
+            yield
+        finally:
+            object.__setattr__(self, "footer", footer)
+            object.__setattr__(self, "prompt", None)
 
     def print_json(self, value: object) -> None:
         """Print the JSON value of this command."""
@@ -164,7 +195,7 @@ class Terminal:
     def _write(self, stream: TextIO, text: str) -> None:
         """Write to a stream; text for the footer's terminal goes above the footer."""
         footer = self.footer
-        if footer is not None and (stream is footer.stream or stream is self.err):
+        if footer is not None and (stream is footer.stream or (stream is self.err and stream.isatty())):
             _ignore_closed_terminal(lambda: footer.write_above(text))
         else:
             _ignore_closed_terminal(lambda: _write_escaped(stream, text))
