@@ -179,6 +179,40 @@ async def test_text_that_looks_like_transcript_markup_cannot_end_or_forge_a_turn
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
 
 
+@pytest.mark.parametrize("damage", ["<!--agent", "<!-- Agent", "  <!-- agent", "<!-- agnet"])
+async def test_a_damaged_marker_is_named_before_the_model_is_asked(machine: UserMachine, damage: str):
+    async with (
+        machine.serve_models([text_reply("Delete it."), text_reply("Fine.")]) as server,
+        machine.open() as app,
+    ):
+        first = await app.run("Is it safe?", workspace=machine.folder)
+        path = Path(first.transcript_path)
+        written = path.read_text()
+        path.write_text(written.replace("<!-- agent", damage))
+        failed = await app.run("Go on.", session=first.slug)
+        assert (failed.status, len(server.requests)) == ("failed", 1)
+        assert f"{path}:6: this line is almost a marker: {damage}" in failed.error
+        path.write_text(path.read_text().replace(damage, f"\\{damage}"))
+        assert (await app.run("Go on.", session=first.slug)).text == "Fine."
+    texts = [each["content"] for each in server.requests[1].messages if each["role"] == "user"]
+    assert damage in str(texts[0])
+
+
+async def test_doctor_reports_damaged_markers_and_bytes_before_the_header(machine: UserMachine):
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]), machine.open() as app:
+        first = await app.run("a", workspace=machine.folder)
+        second = await app.run("b", workspace=machine.folder)
+        for run, old, new in (
+            (first, "<!-- agent", "<!--agent"),
+            (second, "<!-- retinue", "PK\x03<!-- retinue"),
+        ):
+            path = Path(run.transcript_path)
+            path.write_text(path.read_text().replace(old, new))
+        problems = [each.message for each in await app.repair.diagnose() if each.status == "bad"]
+    assert [f"{first.transcript_path}:6: this line is almost" in " ".join(problems)] == [True]
+    assert [f"{second.transcript_path}:1: this line is almost" in " ".join(problems)] == [True]
+
+
 async def test_the_lock_of_a_session_names_its_holder_and_is_freed_when_the_holder_dies(machine: UserMachine):
     """Shows: P19, P20."""
     async with machine.serve_models([text_reply("Hi."), text_reply("slow", delay=60), text_reply("Free.")]):

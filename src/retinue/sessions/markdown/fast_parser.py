@@ -8,7 +8,10 @@ from retinue.sessions.markdown.compiler import compile_constructor
 from retinue.sessions.markdown.grammar import COMMENT_CLOSE, ENTRY_KINDS, LENGTH, MarkerKind
 
 FastParser = tuple[re.Pattern[str], Callable[[re.Match[str], str], Entry]]
-"""The pattern of a marker line after its `<!-- `, and the function that creates an entry from match and body."""
+"""The pattern of a marker line after its `<!-- `, and the function that creates an entry from match and body.
+
+The last group of the pattern is the body's length.
+"""
 
 
 def compile_fast_parser(kind: MarkerKind) -> FastParser:
@@ -18,7 +21,7 @@ def compile_fast_parser(kind: MarkerKind) -> FastParser:
     build = compile_constructor(
         kind,
         f"build_{kind.name}(match, body)",
-        f"[{', '.join(groups.values())}] = match.groups('')",
+        f"[{', '.join((*groups.values(), 'length'))}] = match.groups('')",
         values={attribute: attribute.match_source(group) for attribute, group in groups.items()},
         present=groups,
     )

@@ -71,7 +71,7 @@ OUTCOME = Encoding(
     bare_words=("ok", "failed"),
 )
 FLAG = Encoding(write="{' $name=1' if $value else ''}")
-BODY_BYTES = Encoding(write=" $name={$value}", pattern=f" $name={_NUMBER}")
+BODY_BYTES = Encoding(write=" $name={$value}", pattern=f" $name=({_NUMBER})")
 VERSION = Encoding(write=f" {FORMAT_VERSION}", bare_words=(FORMAT_VERSION,))
 
 

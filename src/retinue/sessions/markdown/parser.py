@@ -25,12 +25,13 @@ from retinue.sessions.markdown.marker import (
     parse_head,
     parse_marker,
 )
-from retinue.sessions.markdown.writer import unescape_body
+from retinue.sessions.markdown.near_marker import near_marker_offsets
+from retinue.sessions.markdown.writer import has_escaped_line, unescape_body
 
 SEPARATOR = f"\n{COMMENT_OPEN}"
 BODY_TERMINATORS = (b"", b"\n", b"\n\n")
 """Bytes allowed between a complete body and the end of the file."""
-_ESCAPED_MARKER = f"\\{COMMENT_OPEN}"
+ESCAPE_ADVICE = "Correct the line; if it is text, put a backslash in front of it"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,8 +158,9 @@ class _ChunkText:
             found.append(found[-1] + len(piece.encode("utf-8", "surrogateescape")) + len(SEPARATOR))
         return found
 
-    def error_at(self, piece: int, problem: str) -> Unreadable:
-        return Unreadable(f"{self.path}:{self.line_number(piece)}", problem)
+    def error_at(self, piece: int, problem: str, *, lines_below: int = 0) -> Unreadable:
+        """Return an error at a piece's marker line, or at a line below it."""
+        return Unreadable(f"{self.path}:{self.line_number(piece) + lines_below}", problem)
 
 
 def _merge_foreign_comments(pieces: list[str]) -> list[str]:
@@ -177,6 +179,7 @@ def _merge_foreign_comments(pieces: list[str]) -> list[str]:
 def _parse_pieces(text: _ChunkText, parsed: ParsedTranscript) -> None:
     pieces, entries, piece_indexes = text.pieces, parsed.entries, parsed.piece_indexes
     if pieces[0]:
+        _check_edited_body(text, 0, pieces[0][1:])
         _parse_draft(text, parsed, 0, pieces[0][1:], {"id": "line-1"}, final=text.last_piece == 0)
     for index in range(1, len(pieces) if text.last_piece < 0 else text.last_piece):
         piece = pieces[index]
@@ -186,8 +189,11 @@ def _parse_pieces(text: _ChunkText, parsed: ParsedTranscript) -> None:
             _parse_piece(text, parsed, index, final=False)
             continue
         body = piece[match.end() :].removesuffix("\n")
+        length = int(match[match.lastindex or 0])
+        if len(body) != length and (body.isascii() or len(_encode(body)) != length):
+            _check_edited_body(text, index, body)
         entries.append(
-            pattern[1](match, unescape_body(body, escaped=False) if _ESCAPED_MARKER in body else body)
+            pattern[1](match, unescape_body(body, escaped=False) if has_escaped_line(body) else body)
         )
         piece_indexes.append(index)
     if text.last_piece > 0:
@@ -198,15 +204,43 @@ def _parse_piece(text: _ChunkText, parsed: ParsedTranscript, index: int, *, fina
     line, newline, raw = text.pieces[index].partition("\n")
     attrs = parse_marker(line)
     if attrs is None:
-        raise text.error_at(index, f"cannot parse this marker line: {COMMENT_OPEN}{line[:80]}")
+        raise text.error_at(
+            index, f"cannot parse this marker line: {COMMENT_OPEN}{line[:80]}. {ESCAPE_ADVICE}"
+        )
     if text.has_crlf:
         raw = f"{raw}\n".replace("\r\n", "\n")[:-1]
+    if not _has_written_length(raw, attrs):
+        _check_edited_body(text, index, raw)
     try:
         _PARSERS[attrs[""]](text, parsed, index, raw, attrs, final=final)
     except (KeyError, ValueError) as error:
         raise text.error_at(index, f"missing or invalid in this marker line: {error}") from error
     if final and not newline:
         parsed.missing_newlines = b"\n" + (parsed.missing_newlines or b"\n")
+
+
+def _has_written_length(raw: str, attrs: Attributes) -> bool:
+    """Return whether a body has the length that its marker says, so nobody has edited it."""
+    data, length = _encode(raw), count_attribute(attrs, LENGTH.name)
+    return 0 <= length <= len(data) and data[length:] in BODY_TERMINATORS
+
+
+def _check_edited_body(text: _ChunkText, index: int, raw: str) -> None:
+    """Raise Unreadable if a line of a body that a person wrote or edited is almost a marker.
+
+    What follows such a line was probably meant to be an entry of its own, by somebody else.
+    """
+    for start in near_marker_offsets(raw):
+        line = raw[start:].partition("\n")[0]
+        raise text.error_at(
+            index,
+            f"this line is almost a marker: {line[:80]}. {ESCAPE_ADVICE}",
+            lines_below=raw.count("\n", 0, start) + 1,
+        )
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _parse_head_line(
@@ -265,7 +299,7 @@ def _parse_entry(
         body, parsed.missing_newlines = _split_last_body(raw, attrs)
     else:
         body = raw.removesuffix("\n")
-    if escaped or _ESCAPED_MARKER in body:
+    if escaped or has_escaped_line(body):
         body = unescape_body(body, escaped=escaped)
     parsed.entries.append(_READERS[attrs[""]](attrs, body, lambda: text.line_id(index)))
     parsed.piece_indexes.append(index)

@@ -8,7 +8,6 @@ from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message
 from retinue.sessions.markdown.compiler import compile_function
 from retinue.sessions.markdown.grammar import (
-    ANY_KIND,
     COMMENT_CLOSE,
     COMMENT_OPEN,
     ENTRY_KINDS,
@@ -20,9 +19,8 @@ from retinue.sessions.markdown.grammar import (
     SessionHead,
 )
 from retinue.sessions.markdown.marker import quote_value
+from retinue.sessions.markdown.near_marker import escape_marker_like_lines, unescape_marker_like_lines
 
-_MARKER_LIKE = re.compile(rf"^(\\*{COMMENT_OPEN}(?:{ANY_KIND})\b)", re.MULTILINE)
-_ESCAPED_LINE = re.compile(rf"^\\(\\*{COMMENT_OPEN}(?:{ANY_KIND})\b)", re.MULTILINE)
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 _UNSAFE_ASCII = bytes({*range(0x20), 0x7F} - {0x09, 0x0A})
 _ESCAPE = re.compile(r"\\(?:(\\)|(r)|x([0-9a-f]{2})|u([0-9a-f]{4}))")
@@ -89,15 +87,18 @@ def escape_body(text: str) -> tuple[str, bool]:
     is_escaped = not _is_safe(text)
     if is_escaped:
         text = escape_unsafe_characters(text.replace("\\", "\\\\"))
-    if COMMENT_OPEN in text:
-        text = _MARKER_LIKE.sub(r"\\\1", text)
-    return text, is_escaped
+    return escape_marker_like_lines(text), is_escaped
+
+
+def has_escaped_line(body: str) -> bool:
+    """Return whether a line begins with a backslash, so that the body may have an escaped line."""
+    return "\\" in body and (body[0] == "\\" or "\n\\" in body)
 
 
 def unescape_body(body: str, *, escaped: bool) -> str:
     """Invert escape_body."""
-    if f"\\{COMMENT_OPEN}" in body:
-        body = _ESCAPED_LINE.sub(r"\1", body)
+    if has_escaped_line(body):
+        body = unescape_marker_like_lines(body)
     return _ESCAPE.sub(_unescape_character, body) if escaped else body
 
 
