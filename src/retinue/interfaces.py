@@ -454,10 +454,16 @@ class Call(Struct, frozen=True, kw_only=True):
 ToolFunction = Callable[[Mapping[str, Any], Call], Awaitable[str]]
 
 
+CallCheck = Callable[[Mapping[str, Any], Run, Session, "RuntimeContext"], Awaitable[None]]
+"""Raise the error of a call that cannot succeed, given its arguments, its run and its session."""
+
+
 class Tool(ToolPolicy, frozen=True, kw_only=True):
     """A tool: name, typed signature, policy and one async function."""
 
     function: ToolFunction
+    check_call: CallCheck | None = None
+    """Refuse a call before a person is asked to approve it; None if nothing can be checked cheaply."""
 
 
 class SandboxAccess(Struct, frozen=True, kw_only=True):

@@ -45,6 +45,53 @@ async def test_a_child_has_its_own_session_and_its_replies_are_the_tool_result(r
         assert Path(child.transcript_path).parent.parent.parent == Path(run.transcript_path).parent
 
 
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (spawn_call("nobody"), "Preset template not found: nobody (checked .md and .org)"),
+        (spawn_call("main/x"), "Preset template not found: main/x (checked .md and .org)"),
+        (spawn_call(prompt="  "), "The prompt is empty. Describe the task."),
+        (spawn_call(allowed_paths=["a\u200b"]), "contains invisible characters. Remove them."),
+        (spawn_call("hidden"), "main may not start hidden"),
+    ],
+)
+async def test_a_call_that_cannot_succeed_is_refused_before_a_person_is_asked(
+    runtime: RuntimeFixture, call: tuple[str, str], error: str
+):
+    runtime.write_agent("hidden", "")
+    runtime.write_agent("main", "agent_deny: [hidden]\n")
+    async with open_main_and_helper(
+        runtime,
+        [tool_call_reply(call), text_reply("Alone, then.")],
+        [],
+        approval_policy=ApprovalPolicy.ASK,
+    ) as process:
+        run = await process.run_until_idle("Go.", agent="main")
+        assert (run.status, run.text) == (Status.DONE, "Alone, then.")
+        assert await process.pending_approvals() == []
+        (result,) = await process.tool_results(run)
+        assert error in result.text
+
+
+async def test_a_child_whose_scope_request_is_denied_goes_on(runtime: RuntimeFixture):
+    """Shows: A093."""
+    request = json.dumps({"tool": "read", "resource": "/srv/of-nobody/x", "reason": "Needed."})
+    async with open_main_and_helper(
+        runtime,
+        [tool_call_reply(spawn_call()), text_reply("Done.")],
+        [tool_call_reply(("request_scope_expansion", request)), text_reply("I did it without that file.")],
+    ) as process:
+        run = await process.run_until_idle("Go.", agent="main")
+        await process.answer_only_approval(Answer.DENY)
+        ended = await process.wait_until_ended_or_idle(run)
+        assert (ended.status, ended.text) == (Status.DONE, "Done.")
+        (result,) = await process.tool_results(run)
+        assert delimited_text(result.text) == "I did it without that file."
+        child = (await process.all_runs())[1]
+        (denied,) = await process.tool_results(child)
+        assert json.loads(denied.text)["error"] == "approval_denied"
+
+
 async def test_a_parent_that_waits_for_a_child_holds_no_slot(runtime: RuntimeFixture):
     """Shows: L018."""
     async with open_main_and_helper(

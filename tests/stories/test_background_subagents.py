@@ -144,6 +144,24 @@ async def test_invalid_arguments_get_an_error_result_and_create_no_session(machi
     assert not (Path(ran.json["path"]).parent / "agents").exists()
 
 
+async def test_a_run_with_forget_and_without_a_terminal_is_refused_what_needs_an_approval(
+    machine: UserMachine,
+):
+    write = ("write", {"path": "a.txt", "content": "x"})
+    agent = ("PersistentAgent", {"preset": "general", "description": "look", "prompt": "Look."})
+    script = [tool_call_reply(write, agent), text_reply("I could not.")]
+    async with machine.serve_models(script) as server:
+        ran = await machine("run", "--forget", "--json", "Go.")
+        assert (ran.code, ran.json["status"], ran.json["text"]) == (0, "done", "I could not.")
+        assert (ran.json["path"], ran.json["approvals"]) == (None, [])
+        assert "/session.md" not in ran.err
+        refused, no_parent = machine.tool_results(server.requests[1])
+    assert json.loads(refused)["error"] == "approval_denied"
+    assert "nobody can give it in this temporary session" in json.loads(refused)["message"]
+    assert no_parent == "PersistentAgent requires parent persistent session"
+    assert not (machine.folder / "a.txt").exists()
+
+
 async def test_a_run_with_forget_leaves_no_file_and_cannot_create_a_child_session(
     machine: UserMachine,
 ):
@@ -156,6 +174,6 @@ async def test_a_run_with_forget_leaves_no_file_and_cannot_create_a_child_sessio
         assert (ran.code, ran.json["text"], ran.json["children"]) == (0, "Alone, then.", [])
         (result,) = machine.tool_results(server.requests[1])
         assert result == "PersistentAgent requires parent persistent session"
-        assert not Path(ran.json["path"]).exists()
+        assert ran.json["path"] is None
         assert (await machine("sessions", "list", "--json")).json == []
         assert (await machine("runs", "history", "--json")).json == []

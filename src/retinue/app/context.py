@@ -160,6 +160,7 @@ def build_context(
         operator_policy=live_config,
         subagent_settings=config.subagents,
         is_persistent=config.is_persistent,
+        is_unattended=config.is_unattended,
         run_cost=lambda run: run_cost(run, live_config.prices()),
         redact=redact,
     )

@@ -12,7 +12,7 @@ import click
 from retinue.app import App
 from retinue.app.permissions import DEFAULT_AGENT
 from retinue.app.run_options import RunOptions, SpawnOptions
-from retinue.cli.command import ALLOW_HOME_OPTION, FORGET_OPTION, exit_code, with_app
+from retinue.cli.command import ALLOW_HOME_OPTION, FORGET_OPTION, exit_code, run_output, with_app
 from retinue.cli.follow import follow_run, status_sentence
 from retinue.cli.live_chat import LiveChat
 from retinue.cli.options import Command
@@ -23,7 +23,7 @@ from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.cli.user_prompts import line_unless_set, read_line
 from retinue.domain.agent import Agent, AgentDefinition, Role
 from retinue.domain.model_selection import model_label
-from retinue.domain.run import Run, Status, run_as_json
+from retinue.domain.run import Run, Status
 from retinue.domain.session import Session, session_as_json
 from retinue.domain.watch import interjection_text
 from retinue.errors import NotFound, Refused, RetinueError, UsageError, UserUnavailable
@@ -70,7 +70,7 @@ async def chat(
         loop.visible_agent(agent)
     code = await loop.run()
     if terminal.json:
-        terminal.print_json([run_as_json(run) for run in loop.runs])
+        terminal.print_json([run_output(app, run) for run in loop.runs])
     return code
 
 

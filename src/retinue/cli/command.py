@@ -2,11 +2,13 @@
 
 import asyncio
 import functools
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Concatenate, ParamSpec
 
 import click
+from msgspec.structs import replace
 
 from retinue import app as application
 from retinue.app import App
@@ -14,7 +16,8 @@ from retinue.app.daemon_link import DaemonLinkState
 from retinue.cli.offline_command import note_interrupted_runs
 from retinue.cli.ui.terminal import Terminal
 from retinue.cli.user_prompts import UserPrompter
-from retinue.domain.run import Run, Status, WaitReason
+from retinue.config.load import load_config
+from retinue.domain.run import Run, Status, WaitReason, run_as_json
 
 P = ParamSpec("P")
 
@@ -37,6 +40,12 @@ WAITING_FOR_PERSON = frozenset({WaitReason.APPROVAL, WaitReason.PERSON, WaitReas
 A run reported as waiting for its child waits because the child waits for a person; a queued run waits behind
 such a run.
 """
+
+
+def run_output(app: App, run: Run) -> dict[str, Any]:
+    """Return the JSON of a run, without the path of a transcript that is deleted when the command ends."""
+    output = run_as_json(run)
+    return output if app.config.is_persistent else output | {"path": None}
 
 
 def exit_code(run: Run) -> int:
@@ -86,8 +95,11 @@ def with_app(
 
     def open_app(meta: Mapping[str, Any], prompter: UserPrompter) -> AbstractAsyncContextManager[App]:
         home, ask = meta.get("retinue.home"), prompter.ask_function()
+        if meta.get(FORGET_META_KEY):
+            config = replace(load_config(os.environ, home=home), is_unattended=ask is None)
+            return application.open(config=config, ask=ask, ephemeral=True)
         if executes_runs or controls_runs:
-            return application.open(home=home, ask=ask, ephemeral=bool(meta.get(FORGET_META_KEY)))
+            return application.open(home=home, ask=ask)
         return application.open_read_only(home=home, ask=ask)
 
     def decorate(command: AppCommand[P]) -> Callable[P, int]:

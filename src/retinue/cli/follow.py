@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from retinue.app import App
-from retinue.cli.command import exit_code
+from retinue.cli.command import exit_code, run_output
 from retinue.cli.run_waiter import load_run_trees, wait_for_runs
 from retinue.cli.ui.run_progress import RunProgress
 from retinue.cli.ui.run_tree import format_count, tool_call_summary
@@ -16,7 +16,7 @@ from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.cli.watch import interjection_line, wait_for_watchers
 from retinue.domain.event import Event
 from retinue.domain.model_selection import model_label
-from retinue.domain.run import PARK_REASONS, Run, Status, WaitReason, run_as_json
+from retinue.domain.run import PARK_REASONS, Run, Status, WaitReason
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall
 
 PROGRESS_BAR_CHARS = frozenset("█░")
@@ -96,7 +96,7 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
     approval_ids = await app.approvals.pending_ids(run)
     if terminal.json:
         terminal.print_json(
-            run_as_json(run)
+            run_output(app, run)
             | {"approvals": approval_ids, "sandbox": await app.runs.lowest_sandbox_level(run)}
         )
     for approval_id in approval_ids:
@@ -116,7 +116,8 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
     is_demonstration = run.model.startswith("local:")
     if is_demonstration or not terminal.json:
         model_note = f" ({model_label(run.model)})" if is_demonstration else ""
-        terminal.print_note(f"{run.slug}: {run.transcript_path}{model_note}")
+        location = run.transcript_path if app.config.is_persistent else "deleted (--forget)"
+        terminal.print_note(f"{run.slug}: {location}{model_note}")
     return exit_code(run)
 
 

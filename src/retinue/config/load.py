@@ -24,7 +24,7 @@ from retinue.storage.text_file import lstat_stamp, read_text_file
 
 LIVE_SETTINGS = ("agents", "deny", "ceiling", "prices")
 """Settings that every running process follows when the file changes."""
-_NOT_IN_FINGERPRINT = frozenset({"env", "is_persistent", "retention", *LIVE_SETTINGS})
+_NOT_IN_FINGERPRINT = frozenset({"env", "is_persistent", "is_unattended", "retention", *LIVE_SETTINGS})
 SECRET_NAME_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 """Suffixes of environment variables that hold secrets."""
 MIN_SECRET_CHARS = 16
@@ -95,6 +95,8 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
     """Servers of the providers, by the provider's name; CLI agents and local models have none."""
     is_persistent: bool = True
     """False for a temporary home that is deleted with this process. Not a configuration key."""
+    is_unattended: bool = False
+    """True if nobody can answer approvals before that home is deleted. Not a configuration key."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Environment in which a definition's `api_key_env` is looked up."""
 

@@ -24,5 +24,7 @@ class RuntimeSettings(Struct, frozen=True, kw_only=True):
     """Remove secrets from a text before it is stored, logged or sent."""
     is_persistent: bool = True
     """Whether sessions outlive this process."""
+    is_unattended: bool = False
+    """Whether nobody can answer approvals, so that calls that require one are refused at once."""
     run_cost: Callable[[Run], float | None] = lambda _: None
     """Return the cost of a run in dollars; None if its model has no price."""

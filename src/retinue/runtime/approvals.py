@@ -84,6 +84,10 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
         return Authorization(scope=scope, files=context.sandbox.files_for(scope))
     if tool.is_delegation and await _is_repeated_delegation(pending_call, context):
         return Authorization(scope=scope, files=context.sandbox.files_for(scope))
+    if tool.check_call is not None:
+        await tool.check_call(
+            pending_call.args, pending_call.caller.run, pending_call.caller.session, context
+        )
     if tool.access == "scope":
         return await _authorize_scope_request(pending_call, context)
     if tool.access == "run":
@@ -290,6 +294,10 @@ async def request_approval(question: ApprovalRequest, context: RuntimeContext) -
     """
     if context.approval_policy is ApprovalPolicy.DENY:
         raise _denied_error(question, "the configuration denies every approval request (approvals = deny)")
+    if context.is_unattended:
+        raise _denied_error(
+            question, "it requires approval, and nobody can give it in this temporary session"
+        )
     approval = await context.ledger.write(lambda tx: _find_or_create_approval(question, tx, context))
     if approval.state is ApprovalState.PENDING:
         raise RunSuspended
@@ -389,8 +397,9 @@ def _insert_approval(
 
 def _denied_error(question: ApprovalRequest, reason: str) -> OutOfScope:
     name = question.pending_call.tool.spec.name
+    outcome = "access was not granted" if question.is_scope_request else f"{name} did not run"
     return OutOfScope(
-        f"{name} did not run: {reason}. Continue without it, or explain why you need it.",
+        f"{outcome}: {reason}. Continue without it, or explain why you need it.",
         resource=question.resource,
         error="approval_denied",
     )

@@ -55,6 +55,34 @@ async def spawn_child(request: RunRequest, child_spec: ChildSpec, context: Runti
     existing, ancestors = await context.ledger.read(lambda tx: _find_existing_run(request, tx))
     if existing is not None:
         return existing
+    request, child_spec, agent_definition = await check_child_request(request, child_spec, context, ancestors)
+    session = await _find_orphaned_session(request, child_spec, context) or await _create_requested_child(
+        request, child_spec, agent_definition, context
+    )
+    try:
+        return await create_run(request, session, context)
+    except Refused:
+        await context.store.delete(session)
+        raise
+
+
+async def check_child_request(
+    request: RunRequest,
+    child_spec: ChildSpec,
+    context: RuntimeContext,
+    ancestors: Sequence[Run] | None = None,
+) -> tuple[RunRequest, ChildSpec, AgentDefinition]:
+    """Check everything about a child that can be refused before anything is created.
+
+    Returns:
+        The request and the child with what was looked up for them, and the child's definition.
+
+    Raises:
+        NotFound: There is no such agent.
+        Refused: The child may not be started; the message says why.
+    """
+    if ancestors is None:
+        ancestors = await context.ledger.read(lambda tx: ancestor_runs(request.parent_run, tx))
     agent_definition = context.agents.get(request.agent, child_spec.parent.workspace.intended_folder)
     _check_role(agent_definition.agent, request)
     if request.parent_run is not None and request.model is None and agent_definition.agent.model is None:
@@ -78,14 +106,7 @@ async def spawn_child(request: RunRequest, child_spec: ChildSpec, context: Runti
     for pattern in (*(child_spec.allowed_paths or ()), *(child_spec.denied_paths or ())):
         if safe_name(pattern) != pattern:
             raise Refused(f"The path {safe_name(pattern)!r} contains invisible characters. Remove them.")
-    session = await _find_orphaned_session(request, child_spec, context) or await _create_requested_child(
-        request, child_spec, agent_definition, context
-    )
-    try:
-        return await create_run(request, session, context)
-    except Refused:
-        await context.store.delete(session)
-        raise
+    return request, child_spec, agent_definition
 
 
 async def _find_orphaned_session(

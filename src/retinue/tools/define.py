@@ -13,7 +13,7 @@ from retinue.domain.approval import ToolAccess
 from retinue.domain.system_prompt import SYSTEM_PREFIX
 from retinue.domain.tool import ApprovalRequirement, Effect, ToolSpec
 from retinue.errors import UsageError
-from retinue.interfaces import Call, Tool, ToolFunction
+from retinue.interfaces import Call, CallCheck, Tool, ToolFunction
 from retinue.tools.abandonable_thread import run_in_own_thread
 from retinue.tools.arguments import make_argument_parser
 from retinue.tools.schema import tool_schema
@@ -48,6 +48,7 @@ def tool(
     can_verify_completion: bool = False,
     delegation_refused_text: str = "",
     format_argument_error: Callable[[str], str] | None = None,
+    check_call: CallCheck | None = None,
 ) -> Callable[[Function], Tool]: ...
 def tool(  # noqa: PLR0913  (one keyword per property of a tool)
     function: Function | None = None,
@@ -67,6 +68,7 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
     can_verify_completion: bool = False,
     delegation_refused_text: str = "",
     format_argument_error: Callable[[str], str] | None = None,
+    check_call: CallCheck | None = None,
 ) -> Tool | Callable[[Function], Tool]:
     """Make a tool from a function, async or not.
 
@@ -91,6 +93,7 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
         can_verify_completion: After a crash, the tool can tell from its recorded intent whether a call was executed.
         delegation_refused_text: Error message for a sub-agent that may not delegate.
         format_argument_error: Formats the message for invalid arguments.
+        check_call: Refuses a call that cannot succeed, before a person is asked to approve it.
 
     Returns:
         The tool, or a decorator that makes it.
@@ -125,6 +128,7 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
             can_verify_completion=can_verify_completion,
             delegation_refused_text=delegation_refused_text,
             format_argument_error=format_argument_error,
+            check_call=check_call,
             access=tool_access,
             resource_of=resource_of,
         )

@@ -1,10 +1,12 @@
 """PersistentAgent: delegate to a child session in the parent's folder; returns all its replies."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from retinue.domain.approval import Answer
 from retinue.domain.delivery import report_text
 from retinue.domain.run import Reason, Run, RunRequest, Status
+from retinue.domain.session import Session
 from retinue.domain.tool import ApprovalRequirement, Effect
 from retinue.domain.transcript import Message
 from retinue.errors import Failed, NotFound, RetinueError
@@ -13,7 +15,7 @@ from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.run_end import make_nonce
-from retinue.runtime.spawn import spawn_child
+from retinue.runtime.spawn import check_child_request, spawn_child
 from retinue.tools.define import tool
 
 TOOL_NAME = "PersistentAgent"
@@ -25,6 +27,34 @@ NETWORK_REASONS = frozenset(
 )
 
 
+async def _check_call(args: Mapping[str, Any], run: Run, session: Session, context: RuntimeContext) -> None:
+    if not context.is_persistent:
+        raise Failed(NO_SESSION_ERROR)
+    if not args["prompt"].strip():
+        raise Failed("The prompt is empty. Describe the task.")
+    request = RunRequest(
+        key=run_request_key(run.id, "check"),
+        agent=args["preset"],
+        task=None,
+        parent_run=run.id,
+        entry_point=TOOL_NAME,
+    )
+    child = ChildSpec(
+        parent=session,
+        description=args["description"],
+        allowed_paths=args.get("allowed_paths"),
+        denied_paths=args.get("denied_paths"),
+    )
+    try:
+        await check_child_request(request, child, context)
+    except NotFound as error:
+        raise Failed(_not_found_error(args["preset"])) from error
+
+
+def _not_found_error(preset: str) -> str:
+    return f"Preset template not found: {preset} (checked .md and .org)"
+
+
 @tool(
     name=TOOL_NAME,
     effect=Effect.IDEMPOTENT,
@@ -32,6 +62,7 @@ NETWORK_REASONS = frozenset(
     is_delegation=True,
     asks=ApprovalRequirement.ALWAYS,
     agent_argument="preset",
+    check_call=_check_call,
 )
 async def persistent_agent(
     call: Call,
@@ -47,10 +78,8 @@ async def persistent_agent(
     """Delegate a task to another agent, which works in its own conversation and answers when it is done. Use it for
     independent tasks that would fill this conversation with detail. The result contains all its replies."""
     context = call.context
-    if context is None or not context.is_persistent:
+    if context is None:
         raise Failed(NO_SESSION_ERROR)
-    if not prompt.strip():
-        raise Failed("The prompt is empty. Describe the task.")
     request = RunRequest(
         key=run_request_key(call.run.id, call.id),
         agent=preset,
@@ -72,7 +101,7 @@ async def persistent_agent(
     try:
         run = await spawn_child(request, child, context)
     except NotFound as error:
-        raise Failed(f"Preset template not found: {preset} (checked .md and .org)") from error
+        raise Failed(_not_found_error(preset)) from error
     return await _format_result(await take_child_result(run, call, context), context)
 
 
