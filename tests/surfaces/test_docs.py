@@ -315,6 +315,7 @@ def test_the_list_of_settings_is_complete():
         "file",
         "env",
         "is_persistent",
+        "is_unattended",
         "models_home",
         "sandbox_minimum",
         "web_hosts",
