@@ -232,6 +232,31 @@ def test_runs_continue_when_the_terminal_is_closed(general: CliFixture):
     assert [(row["status"], row["text"]) for row in runs(general)] == [("done", "Done after all.")]
 
 
+def test_ctrl_c_at_an_approval_stops_the_answer_and_ctrl_d_denies_it(general: CliFixture):
+    (Path(general.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps({"tools": ["held:hold"]}))
+    general.script_model([WRITE, WRITE, "Not written."])
+    screen = open_chat(general)
+    screen.type("write\r")
+    screen.wait_for_screen(lambda lines: any("[y]es" in line for line in lines) and lines[-1] == "answer>")
+    screen.press("c")
+    screen.wait_for_screen(lambda lines: any("cancelled" in line for line in lines) and lines[-1] == ">")
+    screen.type("write\r")
+    screen.wait_for_screen(lambda lines: lines[-1] == "answer>")
+    screen.press("d")
+    screen.wait_for_screen(lambda lines: "Not written." in lines and lines[-1] == ">")
+    leave(screen)
+    assert not (general.folder / "a.txt").exists()
+
+
+def test_a_pasted_text_that_begins_with_a_path_is_a_message(cli: CliFixture):
+    cli.script_model(["I see."])
+    screen = open_chat(cli)
+    screen.type(f"{BEGIN_PASTE}/usr/bin/x: not found\rexit 1{END_PASTE}\r")
+    screen.wait_for_screen(lambda lines: "I see." in lines and lines[-1] == ">")
+    leave(screen)
+    assert user_messages(cli) == ["/usr/bin/x: not found\nexit 1"]
+
+
 def test_what_was_typed_before_an_approval_is_no_answer(general: CliFixture):
     (Path(general.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps({"tools": ["held:hold"]}))
     general.script_model([HOLD, WRITE, "Not written."])
@@ -300,7 +325,9 @@ def test_the_prompt_survives_a_change_of_the_window(general: CliFixture):
 def test_no_control_sequence_reaches_the_transcript_or_the_terminal(cli: CliFixture):
     cli.script_model(["\x1b]0;owned\x07fine"])
     screen = open_chat(cli)
-    screen.type(f"{BEGIN_PASTE}a\x1b]0;mine\x07b{END_PASTE}\x1b[C\x1b[D\r")
+    screen.type(f"{BEGIN_PASTE}a\x1b]0;mine\x07b\u202ec{END_PASTE}\x1b[C\x1b[D")
+    screen.wait_for_screen(lambda lines: lines[-1] == "> a␛]0;mine␇b<U+202E>c")
+    screen.type("\r")
     screen.wait_for_screen(lambda lines: "␛]0;owned␇fine" in lines and lines[-1] == ">")
     output = leave(screen)
     assert "\x1b]0" not in output

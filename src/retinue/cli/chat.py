@@ -58,8 +58,9 @@ async def chat(
 ) -> int:
     """Start an interactive conversation with an agent.
 
-    Continues SESSION if it is given; otherwise the first message starts a new session. Type /help for the
-    commands. With --json, the runs are printed as one array at the end.
+    Continues SESSION if it is given; otherwise the first message starts a new session. On a terminal, you can
+    type while agents work: messages are sent after the answer. Type /help for the commands. With --json, the
+    runs are printed as one array at the end.
     """
     loop = ChatLoop(app, terminal, agent=agent, model=model, allow_home=allow_home)
     if session is not None:

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 
+from msgspec.structs import replace
+
 from retinue.app import App
 from retinue.cli.follow import RunEventPrinter, redirect_output_to_null, status_sentence
 from retinue.cli.run_waiter import (
@@ -234,7 +236,7 @@ class LiveChat:
         finally:
             self.front = None
             self._show_queued()
-        self.printer.close_front([] if front.detached.is_set() else [run])
+        self.printer.close_front([] if front.detached.is_set() and run.status.is_live else [run])
         return run
 
     async def _wait_for_front(self, front: FrontRun) -> Run:
@@ -320,7 +322,10 @@ class LiveChat:
                 if each.tool_call.id not in self._declined_questions
             ]
             for question in questions:
-                if not await prompt_for_reply(self.app, question, self.prompter):
+                named = replace(
+                    question, agent=self.printer.progress.tree.titles.get(question.agent, question.agent)
+                )
+                if not await prompt_for_reply(self.app, named, self.prompter):
                     self._declined_questions.add(question.tool_call.id)
         if approvals or questions:
             await self.app.daemon.follow([run])

@@ -8,8 +8,10 @@ import errno
 import os
 import select
 import sys
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import accumulate
 from typing import Any, TextIO
 
 from prompt_toolkit.application import Application
@@ -19,8 +21,10 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.formatted_text.utils import fragment_list_to_text
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.shortcuts import PromptSession
 
@@ -92,6 +96,7 @@ class ChatPrompt:
             complete_while_typing=is_command,
             reserve_space_for_menu=6,
             history=InMemoryHistory(),
+            input_processors=[_HiddenCharacters()],
             enable_suspend=True,
             erase_when_done=True,
             output=self._output,
@@ -295,6 +300,23 @@ class _CommandCompleter(Completer):
         typed = document.text_before_cursor
         for command in self._matching_commands(typed):
             yield Completion(command, start_position=-len(typed), display=safe_name(command))
+
+
+class _HiddenCharacters(Processor):
+    """Show control and invisible characters of the typed or pasted text, as in all other output."""
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        fragments = transformation_input.fragments
+        text = fragment_list_to_text(fragments)
+        if safe_name(text) == text:
+            return Transformation(fragments)
+        shown = [(style, safe_name(char)) for style, piece, *_ in fragments for char in piece]
+        starts = [0, *accumulate(len(piece) for _, piece in shown)]
+        return Transformation(
+            [*shown],
+            source_to_display=lambda at: starts[min(at, len(starts) - 1)],
+            display_to_source=lambda at: max(0, bisect_right(starts, at) - 1),
+        )
 
 
 class _PromptOutput(Vt100_Output):
