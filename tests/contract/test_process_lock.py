@@ -206,3 +206,33 @@ def test_a_new_owner_is_never_removed_by_concurrent_sweeps(tmp_path: Path):
         for sweeper in sweepers:
             sweeper.join()
     assert remove_dead_owners(tmp_path) == []
+
+
+def test_a_process_whose_file_was_deleted_is_alive_until_it_dies(tmp_path: Path):
+    with other_process(tmp_path) as (process, owner_id):
+        (tmp_path / "owners" / owner_id).unlink()
+        assert ProcessLock.is_alive(tmp_path, owner_id)
+        (tmp_path / "owners" / owner_id).write_text("not locked")
+        assert ProcessLock.is_alive(tmp_path, owner_id)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not ProcessLock.is_alive(tmp_path, owner_id)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "replaced", "folder deleted"])
+def test_a_live_process_restores_its_file(tmp_path: Path, damage: str):
+    with ProcessLock(tmp_path) as owner:
+        text = owner.path.read_text()
+        owner.path.unlink()
+        if damage == "replaced":
+            owner.path.write_text("")
+        elif damage == "folder deleted":
+            owner.path.parent.rmdir()
+        owner.record_alive()
+        assert owner.path.read_text() == text
+        assert stat.S_IMODE(owner.path.stat().st_mode) == 0o600
+        assert remove_dead_owners(tmp_path, older_than=timedelta(0)) == []
+        assert ProcessLock.is_alive(tmp_path, owner.id)
+        assert [path.name for path in owner.path.parent.iterdir()] == [owner.id]
+    assert not ProcessLock.is_alive(tmp_path, owner.id)
+    assert not owner.path.exists()

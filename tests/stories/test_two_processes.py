@@ -126,3 +126,30 @@ async def test_the_limit_of_live_runs_applies_to_all_processes_of_a_home_togethe
         assert {(await app.runs.wait(each.id)).status for each in program_runs} == {Status.DONE}
         assert {run.status for run in await app.runs.list(live=False)} == {Status.DONE}
     assert len(owners) == 3, "each process executes its own runs"
+
+
+async def test_a_live_run_is_not_taken_over_when_the_lock_files_are_deleted(machine: UserMachine):
+    released = asyncio.Event()
+
+    async def script(_: CapturedRequest) -> FakeResponse:
+        await released.wait()
+        return text_reply("Done, once.")
+
+    async with machine.serve_models(script) as server:
+        first = await machine.start("run", "--json", "Take your time.")
+        await machine.wait_for_requests(1)
+        for file in (machine.home / "owners").iterdir():
+            file.unlink()
+        (row,) = (await machine("runs", "list", "--json")).json
+        for arguments in (("runs", "resume"), ("runs", "resume", row["run_id"]), ("doctor", "--repair")):
+            await machine(*arguments, "--json")
+        async with machine.daemon():
+            shown = (await machine("runs", "show", row["run_id"], "--json")).json
+            assert (shown["status"], shown["attempts"]) == ("running", 1)
+            released.set()
+            out, err = await first.communicate()
+        run = json.loads(out)
+        assert (first.returncode, run["text"]) == (0, "Done, once."), err
+        shown = (await machine("runs", "show", run["run_id"], "--json")).json
+    assert (shown["status"], shown["attempts"]) == ("done", 1)
+    assert len(server.requests) == 1

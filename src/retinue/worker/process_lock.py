@@ -1,4 +1,9 @@
-"""Process locks: a process that executes runs is alive as long as the kernel holds its file lock."""
+"""Process locks: a process that executes runs is alive as long as the kernel holds its file lock or its socket.
+
+The lock is on a file that everybody can find, and whose time tells later when the process died. If somebody deletes
+the file, the lock is still held, but nobody can find it. Then a socket shows that the process is alive: its name is in
+the kernel only (an abstract Unix socket), so nobody can delete it. The process restores its file at its next heartbeat.
+"""
 
 import fcntl
 import os
@@ -15,6 +20,7 @@ from retinue.errors import DiskError, Failed
 
 _BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 _MAX_ATTEMPTS = 100
+_MAX_DESCRIPTION_BYTES = 4096
 KEEP_DEAD_OWNERS = timedelta(days=30)
 _ADVICE = "Free some disk space, make the folder writable, or choose another home with RETINUE_HOME."
 
@@ -30,6 +36,7 @@ class ProcessLock:
                 f"Cannot create a lock file in {_owners_dir(home)}: {error.strerror}. {_ADVICE}"
             ) from error
         self.id = self.path.name
+        self._socket = _bind_socket(self.id)
 
     def close(self) -> None:
         """Delete the file while it is still locked, so that it is never seen unlocked.
@@ -42,6 +49,8 @@ class ProcessLock:
             self.path.unlink()
         os.close(self._fd)
         self._fd = -1
+        if self._socket is not None:
+            self._socket.close()
 
     def __enter__(self) -> Self:
         return self
@@ -50,9 +59,35 @@ class ProcessLock:
         self.close()
 
     def record_alive(self) -> None:
-        """Store the current time in the file, for whoever must know later when this process died."""
+        """Store the current time in the file, for whoever must know later when this process died.
+
+        A file that was deleted or replaced is restored.
+        """
         with suppress(OSError):
+            if self._fd >= 0 and not self._is_file_in_place():
+                self._restore_file()
             os.utime(self._fd)
+
+    def _is_file_in_place(self) -> bool:
+        try:
+            return os.path.samestat(self.path.lstat(), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def _restore_file(self) -> None:
+        """Put a locked file in place under the same name."""
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        temporary = self.path.with_name(f".{self.id}")
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            _try_lock(fd, fcntl.LOCK_EX)
+            os.write(fd, os.pread(self._fd, _MAX_DESCRIPTION_BYTES, 0))
+            temporary.replace(self.path)
+        except OSError:
+            os.close(fd)
+            raise
+        os.close(self._fd)
+        self._fd = fd
 
     @staticmethod
     def last_alive_at(home: Path, owner_id: str) -> datetime | None:
@@ -71,9 +106,10 @@ class ProcessLock:
             return False
         try:
             with _open_lock_file(_owners_dir(home) / owner_id) as fd:
-                return not _try_lock(fd, fcntl.LOCK_SH)
+                is_locked = not _try_lock(fd, fcntl.LOCK_SH)
         except FileNotFoundError:
-            return False
+            is_locked = False
+        return is_locked or _has_socket(owner_id)
 
     @staticmethod
     def describe_owner(home: Path, owner_id: str) -> str:
@@ -134,6 +170,31 @@ def _create_lock_file(folder: Path) -> tuple[Path, int]:
             return path, fd
         os.close(fd)
     raise Failed(f"No file in {folder} can be locked. Choose a home on a file system that supports flock.")
+
+
+def _socket_name(owner_id: str) -> str:
+    return f"\0retinue-owner-{owner_id}"
+
+
+def _bind_socket(owner_id: str) -> socket.socket | None:
+    """Bind the socket of an owner. Nothing is ever read from it; None where abstract names do not exist."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        bound.bind(_socket_name(owner_id))
+    except OSError:
+        bound.close()
+        return None
+    return bound
+
+
+def _has_socket(owner_id: str) -> bool:
+    """Return whether a process holds the socket of an owner, in this network namespace."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_socket_name(owner_id))
+        except OSError:
+            return False
+        return True
 
 
 @contextmanager
