@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -105,6 +105,27 @@ async def test_text_and_tool_calls_of_a_cli_agent_become_a_reply(tmp_path: Path,
         (step.tool_calls[0].id, False), (step.tool_calls[0].id, True), (step.tool_calls[1].id, False), (step.tool_calls[1].id, True),
     ]  # fmt: skip
     assert "".join(delta.text for delta in conversation.deltas) == "answer 0"
+
+
+def with_counts(value: Any, count: object, *, in_usage: bool = False) -> Any:
+    """Return a copy in which each number of a `usage` object is replaced."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {key: with_counts(each, count, in_usage=in_usage or key == "usage") for key, each in items}
+    if isinstance(value, list):
+        return [with_counts(each, count, in_usage=in_usage) for each in cast("list[Any]", value)]
+    return count if in_usage and isinstance(value, int | float) else value
+
+
+@pytest.mark.parametrize("count", [float("nan"), float("inf"), -float("inf"), -3, "12", None, True, [], {}])
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_token_counts_of_a_cli_agent_that_are_no_counts_do_not_spoil_its_reply(
+    tmp_path: Path, name: str, count: object
+):
+    lines = [with_counts(line, count) for line in OUTPUTS[name]("whole")]
+    assert lines != [*OUTPUTS[name]("whole")]
+    reply = await ConversationFixture(tmp_path, name, ScriptedProcess(lines=lines)).send("hello")
+    assert (reply.text, reply.usage) == ("whole", Usage())
 
 
 async def test_each_cli_agent_is_started_and_resumed_with_exactly_these_arguments(tmp_path: Path):

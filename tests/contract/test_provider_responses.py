@@ -398,6 +398,55 @@ async def test_invalid_token_counts_are_ignored(usage: object):
     assert (await request_reply("anthropic", response)).stop_reason is StopReason.END
 
 
+@pytest.mark.parametrize(
+    "count",
+    [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1e999",
+        "-3",
+        "-1e999",
+        '"12"',
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "0.5",
+        "9" * 400,
+    ],
+)
+async def test_token_counts_that_are_no_counts_do_not_spoil_a_reply(count: str):
+    """Servers written in Python send NaN and Infinity, which JSON does not have.
+
+    Shows: M22.
+    """
+    for usage in (
+        count,
+        f'{{"prompt_tokens": {count}, "completion_tokens": {count}, "prompt_tokens_details": {count}}}',
+    ):
+        delta = events(chunk({"content": "whole"})).decode()
+        last = f'data: {{"choices": [{{"index": 0, "delta": {{}}, "finish_reason": "stop"}}], "usage": {usage}}}\n\n'
+        reply = await request_reply("openai", raw_stream((delta + last).encode()))
+        assert (reply.text, reply.stop_reason) == ("whole", StopReason.END)
+        assert 0 <= reply.usage.input < 10_000
+        assert 0 <= reply.usage.output < 10_000
+    for usage in (
+        count,
+        f'{{"input_tokens": {count}, "output_tokens": {count}, "cache_read_input_tokens": {count}}}',
+    ):
+        stream = (
+            f'data: {{"type": "message_start", "message": {{"usage": {usage}}}}}\n\n'
+            'data: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "whole"}}\n\n'
+            f'data: {{"type": "message_delta", "delta": {{"stop_reason": "end_turn"}}, "usage": {usage}}}\n\n'
+            'data: {"type": "message_stop"}\n\n'
+        )
+        reply = await request_reply("anthropic", raw_stream(stream.encode()))
+        assert (reply.text, reply.stop_reason) == ("whole", StopReason.END)
+        assert 0 <= reply.usage.input < 10_000
+        assert 0 <= reply.usage.output < 10_000
+
+
 @pytest.mark.parametrize("body", [b"{}", b'{"type": "completion"}', b"no json", b"[]"])
 async def test_a_json_document_without_a_reply_is_an_error(provider: str, body: bytes):
     """Shows: M18."""

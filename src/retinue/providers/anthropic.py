@@ -13,6 +13,7 @@ from retinue.domain.transcript import Entry, Message, ToolCall
 from retinue.providers.errors import ProviderError, server_failure_message
 from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
 from retinue.providers.interface import ProviderServices, ProviderSettings, server_access
+from retinue.providers.json_decoding import decode_json
 from retinue.providers.message_order import Exchange
 from retinue.providers.reply_builder import PartialToolCall, ReplyBuilder, sum_counts, usage_mapping
 from retinue.providers.request_encoding import (
@@ -331,7 +332,7 @@ class _MessageReader:
 
     def _decode_event(self, data: bytes) -> _StreamEvent:
         try:
-            event = _EVENT_DECODER.decode(data)
+            event = decode_json(_EVENT_DECODER, data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise provider_error(
                 "the model's server sent an event that is not a message", INCOMPLETE

@@ -12,6 +12,7 @@ from retinue.domain.transcript import ToolCall
 from retinue.providers.errors import ProviderError, server_failure_message
 from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
 from retinue.providers.interface import ProviderServices, ProviderSettings, server_access
+from retinue.providers.json_decoding import decode_json
 from retinue.providers.message_order import Exchange
 from retinue.providers.reply_builder import (
     MAX_NAME_CHARS,
@@ -258,7 +259,7 @@ class _CompletionReader:
 
     def _decode_chunk(self, data: bytes) -> _Chunk:
         try:
-            chunk = _CHUNK_DECODER.decode(data)
+            chunk = decode_json(_CHUNK_DECODER, data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise provider_error(
                 "the model's server sent an event that is not a completion", INCOMPLETE

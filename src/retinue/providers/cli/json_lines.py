@@ -5,8 +5,13 @@ from typing import Any
 
 import msgspec
 
+from retinue.providers.json_decoding import decode_json
+
 MAX_LINE_BYTES = 16_000_000
 """Longest line that is kept."""
+
+
+_EVENT_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class JsonLineParser:
@@ -47,7 +52,7 @@ class JsonLineParser:
         if not line.lstrip().startswith(b"{"):
             return
         try:
-            event: Any = msgspec.json.decode(line)
+            event = decode_json(_EVENT_DECODER, line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
         self._on_event(event)
