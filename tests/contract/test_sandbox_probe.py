@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.app.doctor import sandbox_findings
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed
@@ -20,7 +21,7 @@ from retinue.sandbox.landlock import (
     minimal_environment,
     ruleset_attributes,
 )
-from retinue.sandbox.probe import SandboxProbe
+from retinue.sandbox.probe import RETRY_S, SandboxProbe
 
 LEVEL_WITHOUT_BWRAP = SandboxLevel.LANDLOCK if abi_version() else SandboxLevel.NONE
 """Level of this machine when bubblewrap is missing."""
@@ -117,7 +118,7 @@ async def test_without_user_namespaces_the_level_is_weaker_and_the_reason_is_nam
     code = seccomp.build_filter()
     assert code is not None
     program = (
-        "import asyncio; from retinue.sandbox.probe import SandboxProbe; f = asyncio.run(SandboxProbe().result()); "
+        "import asyncio; from retinue.sandbox.probe import RETRY_S, SandboxProbe; f = asyncio.run(SandboxProbe().result()); "
         "print(f.level, f.missing_levels[0].level, f.missing_levels[0].reason, f.missing_levels[0].remedy, sep='|')"
     )
     restrictions = {
@@ -163,3 +164,43 @@ def test_landlock_opens_only_whole_folder_trees_that_patterns_name(tmp_path: Pat
     )
     assert allowed_trees(scope, "read") == [f"{home}/ws"]
     assert allowed_trees(scope, "write") == []
+
+
+@pytest.mark.parametrize("failure", ["exit 1", "kill -9 $$", "chmod"])
+async def test_a_level_that_failed_is_tried_again_after_a_minute(tmp_path: Path, failure: str):
+    """The first answer is kept for a minute, and a working level for good."""
+    broken, seconds = tmp_path / "broken", [0.0]
+    broken.touch()
+    real = shutil.which("bwrap")
+    bwrap = make_fake_bwrap(tmp_path, f'if [ -e {broken} ]; then {failure}; fi; exec {real} "$@"')
+    if failure == "chmod":
+        Path(bwrap).chmod(0o644)
+    probe = SandboxProbe(bwrap_paths=[bwrap], monotonic=lambda: seconds[0])
+    assert await probe.level() is LEVEL_WITHOUT_BWRAP
+    broken.unlink()
+    Path(bwrap).chmod(0o755)
+    seconds[0] = RETRY_S - 1
+    assert await probe.level() is LEVEL_WITHOUT_BWRAP
+    seconds[0] = RETRY_S
+    assert await probe.level() is SandboxLevel.STRICT
+    broken.touch()
+    seconds[0] = 100 * RETRY_S
+    assert await probe.level() is SandboxLevel.STRICT
+
+
+async def test_a_lower_level_that_was_requested_is_not_tried_again():
+    seconds = [0.0]
+    probe = SandboxProbe(max_level=SandboxLevel.NONE, monotonic=lambda: seconds[0])
+    first = await probe.result()
+    seconds[0] = 10 * RETRY_S
+    assert await probe.result() is first
+
+
+async def test_doctor_says_which_levels_are_tried_again(tmp_path: Path):
+    for probe, is_retried in (
+        (SandboxProbe(bwrap_paths=[str(tmp_path / "bwrap")]), True),
+        (SandboxProbe(max_level=SandboxLevel.NONE), False),
+    ):
+        result = await probe.result()
+        _, first, *_ = sandbox_findings(result.level, result.missing_levels, SandboxLevel.NONE)
+        assert ("try it again every minute" in first.advice) is is_retried

@@ -86,7 +86,9 @@ def sandbox_findings(
         Finding(
             status="warn",
             message=f"sandbox level {missing.level} is not available: {missing.reason}",
-            advice=missing.remedy,
+            advice=f"{missing.remedy}; processes that are running try it again every minute"
+            if missing.is_retried
+            else missing.remedy,
         )
         for missing in missing_levels
     ]

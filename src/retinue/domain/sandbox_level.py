@@ -28,3 +28,5 @@ class MissingLevel(Struct, frozen=True, kw_only=True):
     level: SandboxLevel
     reason: str
     remedy: str
+    is_retried: bool = True
+    """Whether the level is tried again later; not if the user has chosen a lower one."""

@@ -175,6 +175,11 @@ def has_bind_fd(bwrap: str) -> bool:
     return "--bind-fd" in _bwrap_help(bwrap)
 
 
+def forget_bwrap_features() -> None:
+    """Ask bubblewrap again what it supports; it may have been replaced, or not have answered."""
+    _bwrap_help.cache_clear()
+
+
 def bubblewrap_command(
     scope: Scope,
     command: str,

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,10 +12,18 @@ from retinue.domain.permissions.scope import Scope
 from retinue.domain.sandbox_level import MissingLevel, SandboxLevel
 from retinue.errors import Failed
 from retinue.sandbox import process, seccomp
-from retinue.sandbox.bubblewrap import BWRAP_PATHS, INSTALL_HINT, bubblewrap_command, has_bind_fd
+from retinue.sandbox.bubblewrap import (
+    BWRAP_PATHS,
+    INSTALL_HINT,
+    bubblewrap_command,
+    forget_bwrap_features,
+    has_bind_fd,
+)
 from retinue.sandbox.command import SandboxedCommand
 from retinue.sandbox.landlock import abi_version, landlock_command
 
+RETRY_S = 60.0
+"""Time after which a level that did not work is tried again: the failure may have been transient."""
 _TRIAL_TIMEOUT_S = 10
 _EMPTY_SCOPE = Scope(root="/usr")
 _SYSCTLS = (
@@ -49,22 +58,41 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
 
 
 class SandboxProbe:
-    """Detect the level once, on first use: a process that runs no command pays nothing."""
+    """Detect the level on first use: a process that runs no command pays nothing.
+
+    A level that works is kept. If a stricter one should be possible, it is tried again before the first command after
+    RETRY_S: one failure, such as a full process table, must not lower the level for the life of a daemon.
+    """
 
     def __init__(
-        self, *, max_level: SandboxLevel = SandboxLevel.STRICT, bwrap_paths: Sequence[str] = BWRAP_PATHS
+        self,
+        *,
+        max_level: SandboxLevel = SandboxLevel.STRICT,
+        bwrap_paths: Sequence[str] = BWRAP_PATHS,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_level = max_level
         self._bwrap_paths = bwrap_paths
+        self._monotonic = monotonic
         self._result_task: asyncio.Task[ProbeResult] | None = None
+        self._retry_at = 0.0
 
     async def level(self) -> SandboxLevel:
         return (await self.result()).level
 
     async def result(self) -> ProbeResult:
-        if self._result_task is None or self._result_task.cancelled():
+        if self._result_task is None or self._should_retry(self._result_task):
+            forget_bwrap_features()
             self._result_task = asyncio.ensure_future(self._try_levels())
+            self._retry_at = self._monotonic() + RETRY_S
         return await asyncio.shield(self._result_task)
+
+    def _should_retry(self, task: asyncio.Task[ProbeResult]) -> bool:
+        if not task.done():
+            return False
+        if task.cancelled() or task.exception() is not None:
+            return True
+        return task.result().level is not self._max_level and self._monotonic() >= self._retry_at
 
     async def _try_levels(self) -> ProbeResult:
         missing_levels: list[MissingLevel] = []
@@ -77,6 +105,7 @@ class SandboxProbe:
                         level=level,
                         reason=f"RETINUE_SANDBOX={self._max_level} limits the level",
                         remedy="unset RETINUE_SANDBOX",
+                        is_retried=False,
                     )
                 )
             elif (missing := await _find_missing(level, bwrap_path, seccomp_filter)) is None:
