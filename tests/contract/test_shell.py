@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 from live_processes import open_descriptor_count, processes_with, unique_duration
 
+from retinue.app.doctor import sandbox_findings
 from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed
+from retinue.sandbox import cgroup
 from retinue.sandbox.landlock import abi_version
 from retinue.sandbox.output_capture import HEAD_BYTES, MAX_FILE_BYTES, TAIL_BYTES
 from retinue.sandbox.probe import ProbeResult, SandboxProbe
@@ -481,3 +483,30 @@ async def test_a_sandboxed_command_cannot_remove_or_create_ipc_objects_of_the_ma
             libc.msgctl(int(line.split()[1]), 0, None)
     else:
         assert after == before, result.output
+
+
+HOLD_MEMORY = """
+    for i in 1 2 3 4 5 6; do
+        ( ( head -c 900000000 /dev/zero; touch done$i; read go <gate ) | tail -c 900000000 | wc -c ) &
+    done
+    until [ "$(echo done?)" = "done1 done2 done3 done4 done5 done6" ]; do :; done
+    exec 3<>gate
+    for i in 1 2 3 4 5 6; do echo >&3; done
+    wait
+"""
+"""Six processes that each hold 900 MB at the same time, and then print how much they had."""
+
+
+async def test_the_memory_of_all_processes_of_a_sandboxed_command_is_limited_together(shell: ShellFixture):
+    if shell.level is SandboxLevel.NONE:
+        return
+    findings = sandbox_findings(shell.level, (), SandboxLevel.NONE)
+    is_limited = cgroup.can_limit_memory()
+    assert any("memory of a command: at most 4 GB in all" in each.message for each in findings) is is_limited
+    assert any("for each of its processes" in each.message for each in findings) is not is_limited
+    if is_limited:
+        os.mkfifo(shell.root / "gate")
+        result = await shell(HOLD_MEMORY, seconds=100)
+        sizes = [int(line) for line in result.output.split() if line.isdecimal()]
+        assert len(sizes) == 6, result.output
+        assert 0 < sizes.count(900_000_000) < 5, result.output

@@ -348,10 +348,7 @@ def test_a_command_reaches_the_shell_unchanged_as_one_argument(
 
 
 def control_groups(pid: int) -> list[Path]:
-    return [
-        *Path("/sys/fs/cgroup").glob(f"retinue-{pid}-*"),
-        *Path("/sys/fs/cgroup/pids").glob(f"retinue-{pid}-*"),
-    ]
+    return sorted(Path("/sys/fs/cgroup").rglob(f"retinue-{pid}-*"))
 
 
 async def test_no_control_group_remains_after_a_command(scope: Scope):
@@ -386,10 +383,22 @@ def test_control_groups_are_removed_only_when_their_creator_has_ended(scope: Sco
         assert not reused.exists()
 
 
+def test_control_groups_are_created_where_they_may_be_and_below_the_limits_of_this_process(tmp_path: Path):
+    v1 = "5:memory:/box/one\n4:pids:/\n1:name=systemd:/\n0::/\n"
+    assert cgroup.candidate_parents(tmp_path, v1) == [
+        [tmp_path / "memory" / "box/one", tmp_path / "memory"], [tmp_path / "pids", tmp_path / "pids"],
+    ]  # fmt: skip
+    (tmp_path / "cgroup.controllers").write_text("memory pids")
+    service = tmp_path / "user.slice/user-1000.slice/user@1000.service/app.slice"
+    own = f"0::/{service.relative_to(tmp_path)}/retinue.service\n"
+    assert cgroup.candidate_parents(tmp_path, own) == [[service, tmp_path]]
+    assert cgroup.candidate_parents(tmp_path, "0::/\n") == [[tmp_path]]
+
+
 def can_create_groups() -> bool:
-    group = cgroup.create_group()
-    cgroup.remove_group(group)
-    return bool(group)
+    groups = cgroup.create_groups()
+    cgroup.remove_groups(groups)
+    return bool(groups)
 
 
 def test_device_nodes_are_removed_with_the_last_command_that_uses_them(tmp_path: Path):

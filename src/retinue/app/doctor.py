@@ -25,6 +25,7 @@ from retinue.errors import BadDefinition, RetinueError
 from retinue.isolated_python import relative_entries
 from retinue.ledger.journal_mode import detect_filesystem_type, is_shared_filesystem
 from retinue.ledger.repair import find_damage
+from retinue.sandbox.cgroup import can_limit_memory
 from retinue.sandbox.files.openat2 import best_opener, walk_open
 from retinue.sessions.scan import SessionScan
 from retinue.sessions.store import FileStore
@@ -82,6 +83,8 @@ def sandbox_findings(
     elif level is not SandboxLevel.STRICT:
         message = f"sandbox: {level}; every command requires approval"
         found = [Finding(status="warn", message=message, advice="see below")]
+    if level is not SandboxLevel.NONE:
+        found.append(_memory_limit_finding())
     return found + [
         Finding(
             status="warn",
@@ -92,6 +95,16 @@ def sandbox_findings(
         )
         for missing in missing_levels
     ]
+
+
+def _memory_limit_finding() -> Finding:
+    if can_limit_memory():
+        return Finding(status="ok", message="memory of a command: at most 4 GB in all")
+    return Finding(
+        status="warn",
+        message="memory of a command: at most 4 GB for each of its processes, not in all",
+        advice="run Retinue in a systemd user service, or as another user who may create control groups",
+    )
 
 
 def definition_findings(broken: Sequence[BadDefinition], agents: Sequence[Agent]) -> list[Finding]:

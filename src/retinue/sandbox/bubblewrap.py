@@ -72,6 +72,8 @@ RESOURCE_LIMITS = (
 CLI_AGENT_LIMITS = {"v": None, "d": 34_359_738_368, "u": 2048, "f": 4_294_967_296}
 """Other limits for CLI agents: their JavaScript engines reserve far more memory than they use."""
 
+_AGENT_GROUP_LIMITS = cgroup.GroupLimits(processes=2048, memory_bytes=34_359_738_368)
+
 _SH_ULIMIT_FLAGS = {"u": ("p", 1), "f": ("f", 512)}
 """Letters and units in which plain sh differs from bash."""
 
@@ -222,8 +224,8 @@ def bubblewrap_command(
                 "--seccomp",
                 fds.for_text(seccomp_filter),
             )
-            group = cgroup.create_group()
-            rollback.callback(cgroup.remove_group, group)
+            groups = cgroup.create_groups(_AGENT_GROUP_LIMITS if cli_agent else None)
+            rollback.callback(cgroup.remove_groups, groups)
             lifeline_fd, lifeline_writer = os.pipe2(os.O_CLOEXEC)
             fds.fds.append(lifeline_fd)
             rollback.callback(os.close, lifeline_writer)
@@ -231,12 +233,12 @@ def bubblewrap_command(
             rollback.pop_all()
     except OSError as error:
         raise Failed(f"the sandbox for the command cannot be built: {error.strerror}") from error
-    join_argv = ("/bin/sh", "-c", cgroup.JOIN_SCRIPT, group) if group else ()
+    join_argv = cgroup.join_argv(groups)
 
     def clean_up() -> tuple[str, ...]:
         os.close(lifeline_writer)
         monitor.release()
-        cgroup.remove_group(group)
+        cgroup.remove_groups(groups)
         devices.release()
         return (*visible_notes(killed_commands, plan.writable_folders), *plan.notes, *record.clean_up())
 

@@ -15,6 +15,8 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from retinue.domain.ceiling import FileAccess
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import literal_components
@@ -22,7 +24,7 @@ from retinue.domain.skill import skill_folder_patterns
 from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
 from retinue.isolated_python import script_command
-from retinue.sandbox import launcher
+from retinue.sandbox import cgroup, launcher
 from retinue.sandbox.command import SandboxedCommand
 from retinue.sandbox.launcher import LANDLOCK_CREATE
 
@@ -75,7 +77,7 @@ def landlock_command(scope: Scope, command: str, *, seccomp_filter: bytes) -> Sa
     supported_rights = handled_rights(abi_version())
     private_tmp = scope.tmp_folder if scope.check_path(TMP, "write").ok else ""
     env = minimal_environment(home=private_tmp or scope.root, tmp=private_tmp)
-    return launcher_command(
+    launched = launcher_command(
         shell_argv(command),
         cwd=scope.root,
         env=env,
@@ -84,6 +86,24 @@ def landlock_command(scope: Scope, command: str, *, seccomp_filter: bytes) -> Sa
             "rules": [(path, access & supported_rights) for path, access in rules],
             "filter": seccomp_filter,
         },
+    )
+    return _in_control_groups(launched)
+
+
+def _in_control_groups(command: SandboxedCommand) -> SandboxedCommand:
+    """Return the command with a limit on the memory of all its processes, where one can be set."""
+    groups = cgroup.create_groups()
+
+    def clean_up() -> tuple[str, ...]:
+        cgroup.remove_groups(groups)
+        return command.clean_up()
+
+    join_argv = cgroup.join_argv(groups)
+    return replace(
+        command,
+        argv=(*join_argv, *command.argv),
+        launcher_argc=len(join_argv) + command.launcher_argc,
+        clean_up=clean_up,
     )
 
 
@@ -238,6 +258,7 @@ def _resource_limits(*, is_sandboxed: bool) -> list[tuple[int, int]]:
     if is_sandboxed:
         limits += [
             (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
+            (resource.RLIMIT_DATA, cgroup.MAX_MEMORY_BYTES),
             (resource.RLIMIT_NPROC, _process_count() + MAX_NEW_PROCESSES),
         ]
     return limits
