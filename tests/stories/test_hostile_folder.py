@@ -55,10 +55,14 @@ def hostile_machine(machine: UserMachine) -> UserMachine:
 
 
 def run_cold(
-    machine: UserMachine, *arguments: str, command: Sequence[str] = (COMMAND,), **env: str
+    machine: UserMachine,
+    *arguments: str,
+    command: Sequence[str] = (COMMAND,),
+    folder: Path | None = None,
+    **env: str,
 ) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
-        [*command, *arguments], cwd=machine.folder, env=machine.env | env, capture_output=True, text=True, check=False
+        [*command, *arguments], cwd=folder or machine.folder, env=machine.env | env, capture_output=True, text=True, check=False
     )  # fmt: skip
     marker = machine.folder / "marker"
     assert not marker.exists(), f"{marker.read_text()}{done.stderr}"
@@ -112,14 +116,17 @@ def test_a_download_executes_no_module_of_the_folder_and_passes_no_keys_on(
 ):
     log = tmp_path / "pip.json"
     python = create_installation(tmp_path / "installation", log)
-    env = {"OPENAI_API_KEY": "sk-0123456789abcdef", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    hostile_machine.env |= {
+        "OPENAI_API_KEY": "sk-0123456789abcdef",
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+    }
     if (
         not flags
     ):  # `python -m retinue` itself imports from the current folder: only what is started then is tested
         for name in set(NAMES) - {"pip/__init__.py", "pip/__main__.py", "xllamacpp.py"}:
             (hostile_machine.folder / name).unlink()
         (hostile_machine.folder / "retinue").rmdir()
-    done = run_cold(hostile_machine, "models", "pull", command=(python, *flags, "-m", "retinue"), **env)
+    done = run_cold(hostile_machine, "models", "pull", command=(python, *flags, "-m", "retinue"))
     assert "the package registry cannot be reached" in done.stderr
     received = json.loads(log.read_text())
     assert (received["argv"][0], received["isolated"]) == ("download", 1)
@@ -181,3 +188,19 @@ async def test_new_sessions_of_a_background_daemon_work_in_the_folder_where_it_w
     assert created is not None
     assert created["workspace"]["root"] == str(hostile_machine.folder)
     assert run_cold(hostile_machine, "serve", "--stop").returncode == 0
+
+
+async def test_a_daemon_whose_folder_was_removed_still_serves_and_asks_for_a_workspace(machine: UserMachine):
+    project = machine.folder / "project"
+    project.mkdir()
+    assert run_cold(machine, "serve", "--detach", folder=project).returncode == 0
+    project.rmdir()
+    agents = await daemon_client.request_json(machine.home, "GET", "/api/agents")
+    assert agents is not None
+    created = await daemon_client.request_json(machine.home, "POST", "/api/sessions", {"agent": "general"})
+    assert created is None, "refused, instead of another folder"
+    body = {"agent": "general", "workspace": str(machine.folder)}
+    created = await daemon_client.request_json(machine.home, "POST", "/api/sessions", body)
+    assert created is not None
+    assert created["workspace"]["root"] == str(machine.folder)
+    assert run_cold(machine, "serve", "--stop").returncode == 0

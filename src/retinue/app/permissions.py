@@ -1,12 +1,12 @@
 """Permissions of agents and sessions."""
 
-from pathlib import Path
 from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from retinue.app.context import AppContext
 from retinue.app.references import find_session
+from retinue.app.workspace_folder import current_folder
 from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.glob import first_match
@@ -79,7 +79,7 @@ class PermissionService:
             scope = compute_scope(await load_definition(chosen, self._runtime), chosen, self._runtime)
             working_folder = chosen.workspace.intended_folder
         else:
-            working_folder = folder or str(Path.cwd())
+            working_folder = folder or current_folder()
             agent_definition = self._runtime.agents.get(
                 DEFAULT_AGENT if agent is None else agent, working_folder
             ).agent
@@ -96,7 +96,7 @@ class PermissionService:
     ) -> list[tuple[Skill, Verdict]]:
         """Return every skill available to an agent or session in its folder, with its permission verdict."""
         scope = await self.scope(agent=agent, session=session, folder=folder)
-        name, working_folder = agent or DEFAULT_AGENT, folder or str(Path.cwd())
+        name, working_folder = agent or DEFAULT_AGENT, folder or current_folder()
         if session is not None:
             chosen = await find_session(session, self._context)
             name, working_folder = chosen.agent, chosen.workspace.intended_folder

@@ -10,7 +10,7 @@ from retinue.app.context import AppContext
 from retinue.app.permissions import DEFAULT_AGENT, check_agent_allowed
 from retinue.app.references import find_session
 from retinue.app.run_options import COMMAND_TRIGGER, RunOptions, SpawnOptions
-from retinue.app.workspace_folder import check_home_allowed
+from retinue.app.workspace_folder import check_home_allowed, current_folder
 from retinue.domain.agent import Agent, Role, WorkspacePolicy
 from retinue.domain.rules import subtree_pattern
 from retinue.domain.run import LIVE_STATUSES, Run, RunRequest
@@ -267,7 +267,7 @@ def _check_no_workspace_options(session: Session, options: RunOptions) -> None:
 
 
 def _resolve_folder(workspace: str | os.PathLike[str] | None) -> str:
-    root = os.path.realpath(Path.cwd() if workspace is None else workspace)
+    root = os.path.realpath(current_folder() if workspace is None else workspace)
     if not Path(root).is_dir():
         raise UsageError(f"Workspace is not a folder: {workspace}")
     return root

@@ -14,18 +14,30 @@ HOME_REFUSED = (
 )
 
 
+def current_folder() -> str:
+    """Return the folder in which this process was started.
+
+    Raises:
+        UsageError: It has been removed since.
+    """
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError as error:
+        raise UsageError(
+            "The folder in which this process was started no longer exists. Name a workspace, or start it again elsewhere."
+        ) from error
+
+
 def resolve_workspace(workspace: str | None) -> str:
     """Return the real path of a workspace; the default is the current folder, or the user's home if that is `/`.
 
     Raises:
         UsageError: The path is not absolute, or not a folder.
     """
-    current_folder = Path.cwd()
-    path = (
-        (Path.home() if current_folder == Path("/") else current_folder)
-        if workspace is None
-        else Path(workspace)
-    )
+    if workspace is not None:
+        path = Path(workspace)
+    else:
+        path = Path.home() if (folder := current_folder()) == "/" else Path(folder)
     if not path.is_absolute():
         raise UsageError(f"Workspace must be an absolute path: {workspace}")
     try:

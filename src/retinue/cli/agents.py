@@ -13,6 +13,7 @@ from msgspec.structs import fields
 from retinue.agents.definition_file import definition_fields
 from retinue.agents.importing import importer
 from retinue.app import App
+from retinue.app.workspace_folder import current_folder
 from retinue.cli.command import with_app, without_app
 from retinue.cli.options import Group
 from retinue.cli.ui.terminal import Column, Terminal, one_line
@@ -61,7 +62,7 @@ async def list_agents(app: App, terminal: Terminal, include_hidden: bool) -> Non
 
     Invalid definitions are reported on standard error.
     """
-    cwd = str(Path.cwd())
+    cwd = current_folder()
     terminal.print_table(
         app.agents.list_json(cwd, hidden=include_hidden),
         AGENT_COLUMNS,
@@ -80,7 +81,7 @@ async def list_agents(app: App, terminal: Terminal, include_hidden: bool) -> Non
 @with_app()
 async def show_agent(app: App, terminal: Terminal, name: str) -> None:
     """Show every field of an agent with its source, and the available tools and skills."""
-    cwd = str(Path.cwd())
+    cwd = current_folder()
     facts = await app.agents.to_json(name, cwd)
     if terminal.json:
         terminal.print_json(facts)

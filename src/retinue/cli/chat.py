@@ -5,13 +5,13 @@ import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 
 import click
 
 from retinue.app import App
 from retinue.app.permissions import DEFAULT_AGENT
 from retinue.app.run_options import RunOptions, SpawnOptions
+from retinue.app.workspace_folder import current_folder
 from retinue.cli.command import ALLOW_HOME_OPTION, FORGET_OPTION, exit_code, run_output, with_app
 from retinue.cli.follow import follow_run, status_sentence
 from retinue.cli.live_chat import LiveChat
@@ -323,7 +323,7 @@ class ChatLoop:
 
     async def list_agents(self, _argument: str) -> None:
         titles = self._agent_titles()
-        for defined in self._visible_agents(str(Path.cwd())):
+        for defined in self._visible_agents(current_folder()):
             agent = defined.agent
             texts = [one_line(text, 90) for text in (titles.get(agent.name), agent.description) if text]
             self.terminal.print_line(f"  {agent.name:<14}{': '.join(texts)}")
@@ -379,7 +379,7 @@ class ChatLoop:
             NotFound: There is no such agent.
             Refused: Its definition hides it.
         """
-        agent = self.app.agents.registry.get(name, str(Path.cwd())).agent
+        agent = self.app.agents.registry.get(name, current_folder()).agent
         if not agent.ui_visible:
             raise Refused(f"Agent not accessible: {name}. Its definition sets `ui_visible: false`.")
         return agent
@@ -389,7 +389,7 @@ class ChatLoop:
 
     def _agent_titles(self) -> dict[str, str]:
         """Return the display names, by agent, of agents whose name says something else."""
-        agents = [each.agent for each in self.app.agents.registry.list_definitions(str(Path.cwd()))]
+        agents = [each.agent for each in self.app.agents.registry.list_definitions(current_folder())]
         return {
             each.name: one_line(each.title, MAX_TITLE_CHARS)
             for each in agents

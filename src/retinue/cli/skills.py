@@ -1,11 +1,11 @@
 """Commands for skills: list and show them, and which agents have them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from retinue.app import App
+from retinue.app.workspace_folder import current_folder
 from retinue.cli.command import with_app
 from retinue.cli.options import Group
 from retinue.cli.ui.terminal import Column, Terminal
@@ -47,7 +47,7 @@ async def list_skills(app: App, terminal: Terminal, agent: str | None, session: 
     """
     if agent is not None and session is not None:
         raise UsageError("--agent cannot be combined with --session: a session has its own agent")
-    cwd = str(Path.cwd())
+    cwd = current_folder()
     empty_note = f"No skills. Create one in {app.config.skills_dir}."
     if agent is None and session is None:
         terminal.print_table(
@@ -71,7 +71,7 @@ async def list_skills(app: App, terminal: Terminal, agent: str | None, session: 
 @with_app()
 async def show_skill(app: App, terminal: Terminal, name: str) -> None:
     """Show one skill: its files, the tools it replaces, and which agents have it here."""
-    cwd = str(Path.cwd())
+    cwd = current_folder()
     skill = app.skills.get(name, cwd)
     tools = [tool.spec.name for tool, _ in await app.permissions.tool_verdicts() if tool.plugin == skill.name]
     terminal.print_facts(

@@ -1,10 +1,10 @@
 """Routes for agents: list and get."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from retinue.app.workspace_folder import current_folder
 from retinue.domain.api_permission import ApiPermission
 from retinue.errors import UsageError
 from retinue.server.context import ServerContext
@@ -117,7 +117,10 @@ async def get_agent(context: ServerContext, request: ApiRequest[AgentQuery, Empt
 def _workspace_folder(workspace: str | None) -> str:
     """Return the folder an agent would work in: a trusted project there may add agents."""
     if workspace is None:
-        return str(Path.cwd())
+        try:
+            return current_folder()
+        except UsageError:  # the folder is gone, so there is no project in it
+            return "/"
     if not workspace.startswith("/"):
         raise UsageError(f"Workspace must be an absolute path: {workspace}")
     return workspace
