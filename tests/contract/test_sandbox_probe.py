@@ -118,7 +118,7 @@ async def test_without_user_namespaces_the_level_is_weaker_and_the_reason_is_nam
     code = seccomp.build_filter()
     assert code is not None
     program = (
-        "import asyncio; from retinue.sandbox.probe import RETRY_S, SandboxProbe; f = asyncio.run(SandboxProbe().result()); "
+        "import asyncio; from retinue.sandbox.probe import SandboxProbe; f = asyncio.run(SandboxProbe().result()); "
         "print(f.level, f.missing_levels[0].level, f.missing_levels[0].reason, f.missing_levels[0].remedy, sep='|')"
     )
     restrictions = {
