@@ -115,7 +115,7 @@ async def test_without_user_namespaces_the_level_is_weaker_and_the_reason_is_nam
 
     Shows: S16.
     """
-    code = seccomp.build_filter()
+    code = seccomp.build_filter(allow_inotify=True)
     assert code is not None
     program = (
         "import asyncio; from retinue.sandbox.probe import SandboxProbe; f = asyncio.run(SandboxProbe().result()); "
