@@ -58,6 +58,7 @@ def test_every_interpreter_is_started_isolated():
         str(module.relative_to(SOURCE))
         for module in MODULES
         if module.is_relative_to(SOURCE)
+        and not module.is_relative_to(SOURCE / "domain")  # which starts nothing
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
         if ast.unparse(node) in ("sys.executable", "sys._base_executable", "'python'", "'python3'")
     }
