@@ -157,3 +157,10 @@ def test_skills_of_a_project_need_trust_and_cannot_replace_skills_of_the_user(se
     )
     (setup.project_skills / "deploy" / "deploy").write_text("#!/bin/sh\necho changed\n")
     assert setup.names() == ["notes"], "a skill that changed since it was trusted is not available"
+
+
+def test_a_project_that_is_too_large_to_review_has_no_skills(setup: SkillSetup):
+    write_skill(setup.project_skills, "tidy")
+    (setup.project_skills / "/".join(["deep"] * 40)).mkdir(parents=True)
+    assert setup.names() == []
+    assert setup.skills.untrusted_project_notice(setup.project_path) is None

@@ -86,6 +86,9 @@ async def test_the_api_refuses_a_home_folder_without_its_field_or_the_option_of_
             path = "/api/agents/general/messages"
             assert "allow_home" in (await post(machine, path, **message))["refused"]
             assert (await post(machine, path, **message, allow_home=True))["status"] == "complete"
+        detached = await machine("serve", "--detach", "--port", "0")
+        assert "This folder is or contains your home folder" in detached.err
+        await machine("serve", "--stop")
         process = await machine.start("serve", "--port", "0", "--allow-home")
         while await daemon_client.ping_daemon(machine.home) is None:
             assert process.returncode is None

@@ -15,13 +15,15 @@ import click
 from retinue import app as application
 from retinue import daemon_client
 from retinue.app.composition import defer_question
+from retinue.app.workspace_folder import check_home_allowed, resolve_workspace
 from retinue.cli.command import without_app
 from retinue.cli.main import DAEMON_META_KEY
 from retinue.cli.options import Command
 from retinue.cli.ui.terminal import Terminal
 from retinue.config.load import load_config
+from retinue.domain.agent import WorkspacePolicy
 from retinue.domain.permissions.ip_ranges import is_loopback_host
-from retinue.errors import DiskError, Failed, RetinueError, UsageError
+from retinue.errors import DiskError, Failed, Refused, RetinueError, UsageError
 from retinue.isolated_python import inherited_environment, module_command
 from retinue.worker.process_lock import ProcessLock
 
@@ -29,6 +31,10 @@ START_TIMEOUT_SECONDS = 15.0
 MAX_FAILURE_BYTES = 4000
 """Maximum length of the failure message that a daemon passes to the process that started it."""
 STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
+HOME_FOLDER_WARNING = (
+    "This folder is or contains your home folder, so new sessions must name another workspace. "
+    "Start the daemon in a project's folder, or add --allow-home."
+)
 STORAGE_FIX_HINT = "free some space, make the home writable, or choose another one with RETINUE_HOME"
 
 
@@ -83,6 +89,8 @@ async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
         raise UsageError(
             f"--host {options['host']} can be reached by other machines. Add --allow-remote, or use 127.0.0.1."
         )
+    if not options["until_idle"] and options["failure_fd"] is None:
+        _warn_about_home_folder(terminal, allow_home=options["allow_home"])
     if options["detach"]:
         return await _start_in_background(home_path, terminal, options)
     run_daemon = click.get_current_context().meta[DAEMON_META_KEY]()
@@ -98,6 +106,14 @@ async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
                 allow_home=options["allow_home"],
             )
     return 0
+
+
+def _warn_about_home_folder(terminal: Terminal, *, allow_home: bool) -> None:
+    """Say before the daemon starts that clients will have to name a workspace."""
+    try:
+        check_home_allowed(resolve_workspace(None), WorkspacePolicy(), is_named=False, allow_home=allow_home)
+    except Refused:
+        terminal.print_note(HOME_FOLDER_WARNING, colour="33")
 
 
 async def _start_in_background(home: Path, terminal: Terminal, options: dict[str, Any]) -> int:

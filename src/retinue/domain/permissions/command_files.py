@@ -74,6 +74,7 @@ _FOLDER_ARGUMENT = re.compile(
     r"""(?:(?<![\w./-])(?:cd|pushd)(?:\s+-[LPe@-]+)*\s+|(?<!\S)(?:-C\s*|--(?:directory|prefix|cwd|chdir)(?:\s+|=)))"""
     r"""["']?([^\s;|&<>()"'`$]+)"""
 )
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _MODULE_ARGUMENT = re.compile(r"(?<![\w.-])(?:python|pypy)[\d.]*\s+(?:-\w+\s+)*?-m\s*([A-Za-z_][\w.]*)")
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*(?:'([^'\n]+)'|\"([^\"\n]+)\"|([\w.-]+))")
 _REDIRECTION = re.compile(r"[<>]+(?:(&(?:\d+|-))|[|&]?[ \t]*)")
@@ -108,7 +109,7 @@ def used_names(command: str) -> list[str]:
     scripts: list[str] = []
     if "node" in words:
         scripts = [f"{word}{end}" for word in words for end in (".js", ".mjs", ".cjs", "/index.js")]
-    if any(word.startswith(("python", "pypy")) for word in words):
+    if any(_PYTHON.fullmatch(posixpath.basename(word)) for word in words):
         scripts += [f"{word}/__main__.py" for word in words]
     modules = [name for module in _MODULE_ARGUMENT.findall(command) for name in _module_files(module)]
     return list(dict.fromkeys((*words, *braces, *defaults, *modules, *scripts)))
