@@ -10,6 +10,7 @@ import pytest
 from user_machine import UserMachine
 
 import retinue
+from retinue import daemon_client
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.ledger.purge import PURGED_TABLES
 from retinue.testing.fake_model_server import CapturedRequest
@@ -208,3 +209,23 @@ async def test_the_purge_of_a_session_can_be_repeated_after_a_crash(machine: Use
     assert places_with_word(machine.home) == {"sessions"}
     assert (await machine("sessions", "delete", session, "--purge")).code == 0
     assert places_with_word(machine.home) == set()
+
+
+async def test_a_program_purges_over_http_while_the_daemon_runs(machine: UserMachine):
+    async with machine.serve_models([text_reply(WORD)] * 3), machine.daemon():
+        deleted = await machine("run", WORD, "--json")
+        path = f"/api/sessions/{deleted.json['session_id']}"
+        answer = await daemon_client.request_json(machine.home, "DELETE", f"{path}?purge=true")
+        assert answer is not None
+        assert (answer["purged"], answer["path"], answer["restore_id"]) == (True, None, None)
+        assert await daemon_client.request_json(machine.home, "GET", path) is None
+        cleared = await machine("run", WORD, "--json")
+        session = cleared.json["session_id"]
+        answer = await daemon_client.request_json(
+            machine.home, "POST", f"/api/sessions/{session}/clear?purge=true"
+        )
+        assert answer is not None
+        assert (answer["entries"], answer["last_snippet"]) == (0, "")
+        assert places_with_word(machine.home) == set()
+        again = await machine("run", "Hi", "--session", session, "--json")
+    assert again.json["status"] == "done"
