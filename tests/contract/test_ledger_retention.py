@@ -17,6 +17,7 @@ from retinue.domain.event import Event
 from retinue.domain.limits import RetentionSettings
 from retinue.domain.purge import PurgeTarget
 from retinue.domain.run import Run, RunRequest, Status, Usage, WaitReason
+from retinue.errors import RetinueError
 from retinue.interfaces import Transaction
 from retinue.ledger.database import open_database
 from retinue.ledger.purge import purge_ledger
@@ -296,3 +297,15 @@ def test_a_purge_also_removes_what_an_earlier_deletion_left_in_the_file(ledger: 
     )
     assert purge_ledger(ledger, target, NOW) == {"r4"}
     assert b"zanzibarquux" not in b"".join(each.read_bytes() for each in ledger.parent.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"not a database at all" * 400, b""])
+def test_a_damaged_ledger_is_reported_and_not_a_crash(ledger: Path, content: bytes):
+    add_runs(ledger, *(make_run(f"r{number}", text="x" * 3000) for number in range(50)))
+    data = ledger.read_bytes()
+    ledger.write_bytes(data[:4096] + content + data[4096 + len(content) :] if content else content)
+    if content:
+        with pytest.raises(RetinueError):
+            prune(ledger)
+    else:
+        assert prune(ledger) == PruneResult()

@@ -46,7 +46,10 @@ def _remove_session_folders(place: str, purge: _Purge) -> None:
 
 def _scrub_logs(purge: _Purge) -> None:
     ids = purge.run_ids | purge.target.session_ids
-    scrub_logs(purge.home, ids, [each.rpartition("/")[2] for each in purge.target.folders])
+    try:
+        scrub_logs(purge.home, ids, [each.rpartition("/")[2] for each in purge.target.folders])
+    except OSError as error:
+        raise write_error(os.fspath(purge.home / "logs"), error) from error
 
 
 def _remove_session_files(purge: _Purge) -> None:

@@ -90,17 +90,32 @@ class LedgerPruner:
             now: The current time.
             pause: Called after each batch, for example to let other work proceed.
             is_cancelled: Called before each batch; True stops the pruning.
+
+        Raises:
+            DiskError: The ledger cannot be written.
         """
         if not self._path.is_file():
             return PruneResult()
+        try:
+            with closing(self._connect()) as connection:
+                return self._prune_all(connection, now, pause, is_cancelled)
+        except sqlite3.Error as error:
+            raise translate_sqlite_error(error, self._path) from error
+
+    def _prune_all(
+        self,
+        connection: sqlite3.Connection,
+        now: datetime,
+        pause: Callable[[], object],
+        is_cancelled: Callable[[], bool],
+    ) -> PruneResult:
         runs = events = 0
-        with closing(self._connect()) as connection:
-            for by_size in (False, True):
-                self._run_cursor, self._event_cursor = (0, ""), 0
-                while not is_cancelled() and (batch := self._prune_batch(connection, now, by_size=by_size)):
-                    runs, events = runs + batch[0], events + batch[1]
-                    pause()
-            freed = 0 if is_cancelled() else _shrink(connection, self._path)
+        for by_size in (False, True):
+            self._run_cursor, self._event_cursor = (0, ""), 0
+            while not is_cancelled() and (batch := self._prune_batch(connection, now, by_size=by_size)):
+                runs, events = runs + batch[0], events + batch[1]
+                pause()
+        freed = 0 if is_cancelled() else _shrink(connection, self._path)
         return PruneResult(runs=runs, events=events, freed_bytes=freed)
 
     def _connect(self) -> sqlite3.Connection:
@@ -119,7 +134,6 @@ class LedgerPruner:
         )
         return _in_transaction(
             connection,
-            self._path,
             lambda: self._prune_rows(connection, now, runs_before=runs_before, events_before=events_before),
         )
 
@@ -205,10 +219,7 @@ def _shrink(connection: sqlite3.Connection, path: Path) -> int:
     if free < _MIN_FREE_BYTES or free * _FREE_SHARE < used_bytes(connection) + free:
         return 0
     before = os.path.getsize(path)  # noqa: PTH202  (one stat)
-    try:
-        rewrite_file(connection)
-    except sqlite3.Error as error:
-        raise translate_sqlite_error(error, path) from error
+    rewrite_file(connection)
     return max(0, before - os.path.getsize(path))  # noqa: PTH202  (the same)
 
 
@@ -245,16 +256,13 @@ def _delete_events(connection: sqlite3.Connection, numbers: Iterable[int]) -> No
     )
 
 
-def _in_transaction(connection: sqlite3.Connection, path: Path, step: Callable[[], T]) -> T:
+def _in_transaction(connection: sqlite3.Connection, step: Callable[[], T]) -> T:
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            value = step()
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-    except sqlite3.Error as error:
-        raise translate_sqlite_error(error, path) from error
+        value = step()
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
     return value

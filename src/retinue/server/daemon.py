@@ -142,7 +142,7 @@ class Daemon:
         while True:
             try:
                 pruned = await self._app.retention.prune()
-            except RetinueError as error:
+            except (RetinueError, OSError) as error:
                 self._report(f"the ledger was not pruned: {error}")
             else:
                 if pruned.runs or pruned.events:
