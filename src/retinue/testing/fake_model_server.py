@@ -154,7 +154,9 @@ class FakeModelServer:
         try:
             await response.prepare(request)
             await self._write_body(request, response, scripted, events)
-        except (ConnectionError, asyncio.CancelledError):
+        except ConnectionError:
+            self.client_disconnected.set()
+        except asyncio.CancelledError:
             self.client_disconnected.set()
             raise
         return response

@@ -183,8 +183,17 @@ class TortureEnvironment:
 
     async def wait_for_daemon(self, process: asyncio.subprocess.Process) -> None:
         """Wait until a daemon answers, or its process has ended."""
-        while process.returncode is None and await daemon_client.ping_daemon(self.home) is None:  # noqa: ASYNC110  (the same)
+        while process.returncode is None and not await self.has_daemon():  # noqa: ASYNC110  (the same)
             await asyncio.sleep(POLL_SECONDS)
+
+    async def answer_over_http(self, approval_id: str, answer: str) -> None:
+        """Answer an approval through the daemon; without one, nothing happens."""
+        await daemon_client.request_json(
+            self.home, "POST", f"/api/approvals/{approval_id}", {"answer": answer}
+        )
+
+    async def has_daemon(self) -> bool:
+        return await daemon_client.ping_daemon(self.home) is not None
 
     async def read_ledger(self) -> LedgerRows:
         """Return the rows of the ledger, read in a thread because another process may have it locked."""

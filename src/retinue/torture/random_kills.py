@@ -25,6 +25,8 @@ DENIAL_RATE = 0.2
 ANSWER_RATE = 0.7
 """Share of restarts after which all approvals are answered, so that kills hit later parts of a tree too."""
 INJURY_RATE = 0.5
+RAREST_STEP = "announcement delivered"
+STEP_TIMEOUT_S = 6.0
 STALL_S = 30.0
 """Time without a model request or a change in the ledger after which a tree counts as hanging."""
 ENDLESS_S = 120.0
@@ -61,7 +63,7 @@ class KillCycle:
             len(self.model.requests),
             self.environment.effects_written(),
         )
-        target = self.rng.choice(("effect", "request", "request", "step", "step", "start"))
+        target = self.rng.choice(("effect", "request", "step", "step", "step", "start"))
         threshold = 0 if target == "start" else self.rng.randint(1, 12 if target == "request" else 4)
         longest_delay_s = {"effect": 2.5 * PAUSE_SECONDS, "request": 0.06, "step": 0.01, "start": 0.8}[target]
 
@@ -75,7 +77,7 @@ class KillCycle:
 
         timeout_s = self.rng.uniform(2, 4)
         if target == "step":
-            await self._wait_for_step(process, timeout_s)
+            await self._wait_for_step(process)
         else:
             await _poll_until(is_due, timeout_s=timeout_s)
         await asyncio.sleep(self.rng.uniform(0, longest_delay_s))
@@ -87,14 +89,17 @@ class KillCycle:
         if restarted and threshold and len(self.model.requests) > requests_before:
             self._record_resume_time(started_at, requests_before)
 
-    async def _wait_for_step(self, process: asyncio.subprocess.Process, timeout_s: float) -> None:
-        """Wait until the ledger records one more step of a random kind."""
+    async def _wait_for_step(self, process: asyncio.subprocess.Process) -> None:
+        """Wait until the ledger records one more step of a random kind, and answer approvals meanwhile."""
         before = (await self.environment.read_ledger()).progress()
-        kind = self.rng.choice([*before])
-        deadline = time.perf_counter() + timeout_s
+        kind = self.rng.choice([*before, RAREST_STEP])
+        deadline = time.perf_counter() + STEP_TIMEOUT_S
         while process.returncode is None and time.perf_counter() < deadline:
-            if (await self.environment.read_ledger()).progress()[kind] > before[kind]:
+            rows = await self.environment.read_ledger()
+            if rows.progress()[kind] > before[kind]:
                 return
+            for approval_id, answer in self.choose_answers(rows):
+                await self.environment.answer_over_http(approval_id, answer)
 
     async def kill(self, process: asyncio.subprocess.Process) -> bool:
         """Kill a process that may execute runs, and return whether it was still running."""
@@ -188,15 +193,19 @@ class KillCycle:
         await asyncio.gather(*(self.environment.run_command(*arguments) for arguments in answers))
 
     def answer_commands(self, rows: LedgerRows) -> list[tuple[str, ...]]:
-        """Return a command for each pending approval; some side effects are denied, all else is allowed."""
-        commands: list[tuple[str, ...]] = []
+        answers = self.choose_answers(rows)
+        return [("approvals", "answer", approval_id, answer, "--json") for approval_id, answer in answers]
+
+    def choose_answers(self, rows: LedgerRows) -> list[tuple[str, str]]:
+        """Return each pending approval with an answer; some side effects are denied, all else is allowed."""
+        answers: list[tuple[str, str]] = []
         for approval in rows.pending_approvals:
             is_denied = approval.tool == "sign" and self.rng.random() < DENIAL_RATE
             if is_denied:
                 self.environment.denied_calls.add(approval.call)
             answer = "deny" if is_denied or approval.call in self.environment.denied_calls else "allow"
-            commands.append(("approvals", "answer", approval.id, answer, "--json"))
-        return commands
+            answers.append((approval.id, answer))
+        return answers
 
     async def check(self) -> InvariantReport:
         """Check all invariants, and that no run was parked that had made progress."""

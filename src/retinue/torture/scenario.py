@@ -149,9 +149,15 @@ def _persistent_agent_call(name: str, label: str) -> ScriptedCall:
 _WRITE_CALL: ScriptedCall = ("write", {"path": NOTE_FILE, "content": "%note"})
 _BASH_CALL: ScriptedCall = ("bash", {"command": f"sh {COMMAND_SCRIPT} %position"})
 
+LONG_TURNS = 16
+"""Turns of the agent that is long enough to be killed several times, and to make progress in between."""
+_LONG_SCRIPT: Sequence[Sequence[ScriptedCall]] = [
+    [("mark", {"label": f"{turn}"})] for turn in range(LONG_TURNS)
+]
+
 _DEEP: Mapping[str, Sequence[Sequence[ScriptedCall]]] = {
     "lead": [[_agent_call("one", "one"), _session_spawn_call("worker")], [MARK_CALL]],
-    "worker": [[MARK_CALL]],
+    "worker": _LONG_SCRIPT,
     "one": [[MARK_CALL], [_subagent_call("two", "two")]],
     "two": [
         [_persistent_agent_call("three", "three"), _subagent_call("five", "five", "background")],
