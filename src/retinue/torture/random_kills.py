@@ -25,6 +25,15 @@ DENIAL_RATE = 0.2
 ANSWER_RATE = 0.7
 """Share of restarts after which all approvals are answered, so that kills hit later parts of a tree too."""
 INJURY_RATE = 0.5
+INJURIES_BEFORE_KILL = (
+    Injury.FOLLOWER,
+    Injury.COMMAND,
+    Injury.COMMAND,
+    Injury.TORN_TAIL,
+    Injury.TORN_TAIL,
+    Injury.MEMORY,
+)
+"""Commands run seldom. After a lack of memory runs may fail, so that fewer laws hold."""
 RAREST_STEP = "announcement delivered"
 STEP_TIMEOUT_S = 6.0
 STALL_S = 30.0
@@ -81,7 +90,7 @@ class KillCycle:
         else:
             await _poll_until(is_due, timeout_s=timeout_s)
         await asyncio.sleep(self.rng.uniform(0, longest_delay_s))
-        injury = self.rng.choice([*Injury]) if self.rng.random() < INJURY_RATE else Injury.NONE
+        injury = self.rng.choice(INJURIES_BEFORE_KILL) if self.rng.random() < INJURY_RATE else Injury.NONE
         await self._injure_before_kill(injury, process)
         self.kills += await self.kill(process)
         if injury is Injury.TORN_TAIL and tear_session_file(self.environment.home, self.rng):
@@ -142,7 +151,7 @@ class KillCycle:
             killed = kill_shell_commands(self.environment.work_dir)
             return bool(killed) or process.returncode is not None
 
-        await _poll_until(kill, timeout_s=2)
+        await _poll_until(kill, timeout_s=3)
         self.environment.killed_commands += killed
         if killed:
             self.injuries.add(Injury.COMMAND)

@@ -20,7 +20,7 @@ NOTE_FILE = "note.txt"
 COMMANDS_FILE = "commands.log"
 """File in the shared workspace to which shell commands append a line each."""
 COMMAND_SCRIPT = "step.sh"
-COMMAND_SCRIPT_TEXT = f'sleep 0.2\necho "$1" >> {COMMANDS_FILE}\n'
+COMMAND_SCRIPT_TEXT = f'sleep 0.5\necho "$1" >> {COMMANDS_FILE}\n'
 FULL_TREE = "deep"
 """The largest tree; it needs git, and a sandbox for commands."""
 BARE_TREE = "bare"
