@@ -221,9 +221,9 @@ async def test_later_requests_of_a_run_begin_like_earlier_ones(runtime: RuntimeF
 
 async def test_a_truncated_reply_is_marked_as_truncated_in_the_file(runtime: RuntimeFixture):
     reply = ModelReply(text="Long", truncation_notice="the rest was left out", stop_reason=StopReason.LENGTH)
-    async with runtime.open(reply) as process:
+    async with runtime.open(reply, text_reply("The end.")) as process:
         run = await process.run("Write a book.")
-        message = (await process.entries(run))[-1]
+        message = (await process.entries(run))[1]
         assert isinstance(message, Message)
         assert (message.text, message.stop_reason) == ("Long\n[the rest was left out]", "length")
 

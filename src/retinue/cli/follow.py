@@ -14,6 +14,7 @@ from retinue.cli.ui.run_tree import format_count, tool_call_summary
 from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.cli.watch import interjection_line, wait_for_watchers
+from retinue.domain.continuation import INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.event import Event
 from retinue.domain.model_selection import model_label
 from retinue.domain.run import PARK_REASONS, Run, Status, WaitReason
@@ -113,6 +114,8 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
         terminal.print_note(f"{question.agent} asks: {question.text_with_options()}", colour="33")
     if run.status is not Status.DONE:
         terminal.print_note(status_sentence(run, tree), colour="31")
+    elif is_incomplete(run):
+        terminal.print_note(INCOMPLETE_NOTICE, colour="33")
     is_demonstration = run.model.startswith("local:")
     if is_demonstration or not terminal.json:
         model_note = f" ({model_label(run.model)})" if is_demonstration else ""

@@ -223,9 +223,9 @@ def _finish_tool_call(call: PartialToolCall, *, is_truncated: bool) -> UnsavedTo
             arguments="{}",
             invalid_reason="truncated at the output limit" if is_truncated else "",
         )
-    problem = invalid_arguments_reason(args)
+    # A server may close the braces of truncated arguments, so they are not trusted even if they are valid.
     return UnsavedToolCall(
         tool=call.name,
         arguments=args,
-        invalid_reason="truncated at the output limit" if is_truncated and problem else problem,
+        invalid_reason="truncated at the output limit" if is_truncated else invalid_arguments_reason(args),
     )

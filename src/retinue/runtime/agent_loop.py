@@ -8,6 +8,12 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.domain.continuation import (
+    CONTINUE_NOTICE,
+    CONTINUE_PROMPT,
+    CUT_STOP_REASON,
+    cut_text_before,
+)
 from retinue.domain.model_turn import StopReason
 from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.session import CreatedRun, Session
@@ -491,10 +497,30 @@ class AgentLoop:
             return RunOutcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
         if message.tool_call_count or message.stop_reason == STOP_CANCELLED:
             return None
+        cut_text = cut_text_before(message, conversation.entries)
+        if cut_text is not None:
+            self.attempt.run = replace(self.run, text=cut_text + message.text)
+        if message.stop_reason == CUT_STOP_REASON:
+            return await self._continue_cut_reply(conversation, plan, is_continued=cut_text is not None)
         if message.text.strip():
             return RunOutcome(status=Status.DONE)
         await self.attempt.append_entries(
             conversation, self.attempt.make_notice("nudge", self.loop_detector.on_empty_reply())
+        )
+        return None
+
+    async def _continue_cut_reply(
+        self, conversation: Conversation, plan: RunPlan, *, is_continued: bool
+    ) -> RunOutcome | None:
+        """Ask the model to continue its last reply; the second time, end the run as incomplete.
+
+        The request ends with a message of the user: some servers refuse one that ends with the model's own.
+        """
+        max_turns = plan.agent.max_turns
+        if is_continued or (max_turns is not None and self.run.turns >= max_turns):
+            return RunOutcome(status=Status.DONE, reason=Reason.INCOMPLETE)
+        await self.attempt.append_entries(
+            conversation, self.attempt.make_notice(CONTINUE_NOTICE, CONTINUE_PROMPT)
         )
         return None
 

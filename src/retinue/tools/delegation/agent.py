@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from retinue.domain import agent_pool
+from retinue.domain.continuation import INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.delivery import escape_role_markers, failure_summary, no_work_notice, single_line
 from retinue.domain.limits import MAX_CHILD_SUMMARY_CHARS
 from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
@@ -191,6 +192,7 @@ async def _format_report(run: Run, call: Call, context: RuntimeContext) -> str:
         success=True,
         result=_truncate_child_text(text or NO_SUMMARY.format(agent=run.agent))
         + _no_work_note(run)
+        + (f"\n\n[{INCOMPLETE_NOTICE}]" if is_incomplete(run) else "")
         + NOT_SHOWN_TO_USER_NOTE,
         agent_used=run.agent,
         duration_seconds=round(duration_s, 3),

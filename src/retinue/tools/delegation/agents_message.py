@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.domain.agent import Agent
+from retinue.domain.continuation import INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.delivery import escape_role_markers, failure_summary
 from retinue.domain.limits import MAX_CHILD_RESULT_CHARS
 from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
@@ -273,6 +274,7 @@ async def message_result(
         **fields,
         "response": truncate_tool_result(escape_role_markers(run.text), MAX_CHILD_RESULT_CHARS),
         "truncated": len(escape_role_markers(run.text)) > MAX_CHILD_RESULT_CHARS,
+        **({"message": INCOMPLETE_NOTICE} if is_incomplete(run) else {}),
         "durationMs": run.duration_ms,
         "toolCallCount": run.tool_calls,
         **await _transcript_fields(run, context),

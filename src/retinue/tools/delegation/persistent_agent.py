@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from retinue.domain.approval import Answer
+from retinue.domain.continuation import reply_texts
 from retinue.domain.delivery import report_text
 from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import ApprovalRequirement, Effect
-from retinue.domain.transcript import Message
 from retinue.errors import Failed, NotFound, RetinueError
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.approvals import run_request_key
@@ -135,7 +135,4 @@ async def _reply_texts(run: Run, context: RuntimeContext) -> list[str]:
             entries = [*await conversation.read_earlier_entries(run.id), *conversation.entries]
     except RetinueError:
         return []
-    messages = [
-        each for each in entries if isinstance(each, Message) and each.role == "agent" and each.run == run.id
-    ]
-    return [each.text for each in messages if each.text.strip()]
+    return reply_texts(entries, run.id)
