@@ -98,7 +98,7 @@ DELEGATIONS = {
 
 
 @pytest.mark.parametrize("tool", DELEGATIONS)
-async def test_a_parent_is_told_that_a_result_is_incomplete(runtime: RuntimeFixture, tool: str):
+async def test_a_parent_sees_that_a_result_is_incomplete(runtime: RuntimeFixture, tool: str):
     runtime.write_agent("main")
     runtime.write_agent("helper")
     by_agent = {

@@ -133,6 +133,49 @@ def test_exit_codes_report_how_a_run_ended(cli: CliFixture):
     assert cli("run", "--workspace", "missing", "hi").code == 2
 
 
+def test_a_reply_that_was_cut_off_is_continued_on_the_same_line(cli: CliFixture):
+    cli.script_model([{"text": "The answer is forty-", "stop": "length"}, "two."])
+    result = cli("run", "Question?")
+    assert (result.code, result.out) == (0, "The answer is forty-two.\n")
+
+
+def test_a_reply_that_stays_cut_off_is_reported_as_incomplete(cli: CliFixture):
+    cli.script_model([{"text": "The answer is ", "stop": "length"}, {"text": "forty-", "stop": "length"}])
+    result = cli("run", "--json", "Question?")
+    fields = ("status", "reason", "text")
+    assert tuple(result.json[each] for each in fields) == ("done", "incomplete", "The answer is forty-")
+    assert "The reply is incomplete" in result.err
+    assert "done (incomplete)" in cli("runs", "show", result.json["run_id"]).out
+    assert cli("runs", "history", "--json").json[0]["reason"] == "incomplete"
+
+
+def test_a_run_at_its_turn_limit_waits_and_resume_grants_as_many_turns_again(cli: CliFixture):
+    Path(cli.env["RETINUE_CONFIG"]).mkdir(exist_ok=True)
+    (Path(cli.env["RETINUE_CONFIG"]) / "config.toml").write_text("[limits]\nmax_turns = 2\n")
+    call = {"tools": [{"tool": "ls", "args": {}}]}
+    cli.script_model([call, call, call, "That was all."])
+    run = cli("run", "--json", "Look around.")
+    assert run.code == 6
+    assert (run.json["status"], run.json["waiting_for"], run.json["reason"]) == (
+        "waiting",
+        "person",
+        "turn_limit",
+    )
+    assert "used 2 turns (limits.max_turns)" in run.json["error"]
+    assert "waiting for you: the run used 2 turns" in run.err
+    assert "used 2 turns" in cli("runs", "list").out
+    assert "waiting for person (turn_limit)" in cli("runs", "show", run.json["run_id"]).out
+    resumed = cli("runs", "resume", run.json["run_id"], "--json")
+    assert resumed.code == 0
+    (row,) = resumed.json
+    assert (row["run_id"], row["status"], row["turns"], row["text"]) == (
+        run.json["run_id"],
+        "done",
+        4,
+        "That was all.",
+    )
+
+
 def test_without_a_model_the_error_names_what_to_set(cli: CliFixture):
     result = cli("run", "--json", "hi")
     assert result.code == 2

@@ -14,7 +14,7 @@ from retinue.cli.ui.run_tree import format_count, tool_call_summary
 from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.cli.watch import interjection_line, wait_for_watchers
-from retinue.domain.continuation import INCOMPLETE_NOTICE, is_incomplete
+from retinue.domain.continuation import CUT_STOP_REASON, INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.event import Event
 from retinue.domain.model_selection import model_label
 from retinue.domain.run import PARK_REASONS, Run, Status, WaitReason
@@ -194,6 +194,7 @@ class RunEventPrinter:
         """Calls that were printed already: a resumed run repeats its open calls."""
         self.has_printed_text = False
         self.mid_line = False
+        self._is_cut = False
         self.output_closed = False
 
     def add_runs(self, runs: Sequence[Run], tree_runs: Sequence[Run] = ()) -> None:
@@ -270,7 +271,11 @@ class RunEventPrinter:
         if event.run in self.run_ids:
             self.local_runs.add(event.run)
             self._flush_turn_text()
-            self._end_line()
+            # A reply that was cut off is continued on the same line.
+            is_notice = event.data.get("entry_kind") == "notice"
+            self._is_cut = event.data.get("stop_reason") == CUT_STOP_REASON or (self._is_cut and is_notice)
+            if not self._is_cut:
+                self._end_line()
 
     def _print_entry(self, entry: Entry) -> None:
         if isinstance(entry, Message) and entry.role == "agent":

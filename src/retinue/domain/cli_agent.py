@@ -83,7 +83,7 @@ def _extra_args_setting(driver: str, value: Any) -> tuple[str, ...]:
     extra = _text_list_setting("extraArgs", value)
     if reserved := CLI_AGENTS[driver].reserved_flags_in(extra):
         raise InvalidSetting("extraArgs", f"must not include reserved {driver} flags: {', '.join(reserved)}")
-    if word := CLI_AGENTS[driver].stray_word_in(extra):
+    if word := CLI_AGENTS[driver].unattached_word_in(extra):
         raise InvalidSetting(
             "extraArgs", f"must contain only options and their values: {word!r} belongs to no option"
         )

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from retinue.domain.continuation import INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.pricing import format_dollars
-from retinue.domain.run import Reason, Run, Status, iso_timestamp
+from retinue.domain.run import PARK_REASONS, Reason, Run, Status, iso_timestamp
 from retinue.domain.sanitize import safe_text
 from retinue.errors import Failed
 
@@ -266,12 +266,20 @@ def run_inbox_row(run: Run, delivery: Delivery | None = None) -> dict[str, Any]:
         "label": run.request.label or None,
         "status": inbox_status(run),
         "summary": run.text if run.status is Status.DONE else None,
-        "error": None if run.status.is_live or run.status is Status.DONE else failure_summary(run),
+        "error": _inbox_error(run),
         "timestamp": iso_timestamp(run.ended_at or run.started_at or run.created_at),
         "stats": run_stats(run),
         "delivery": delivery and str(delivery.state),
         "transcript": run.transcript_path,
     }
+
+
+def _inbox_error(run: Run) -> str | None:
+    """Return why a run failed, waits until a person decides, or has an incomplete result."""
+    if run.status is Status.DONE:
+        return INCOMPLETE_NOTICE if is_incomplete(run) else None
+    is_parked = run.status is Status.WAITING and run.reason in PARK_REASONS
+    return failure_summary(run) if is_parked or not run.status.is_live else None
 
 
 def run_stats(run: Run | None) -> dict[str, Any]:

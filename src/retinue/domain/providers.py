@@ -51,7 +51,7 @@ class CliAgentKind(Struct, frozen=True, kw_only=True):
         short = name[:2]
         return short if short != "--" and name.startswith("-") and short in self.reserved_flags else ""
 
-    def stray_word_in(self, args: Sequence[str]) -> str:
+    def unattached_word_in(self, args: Sequence[str]) -> str:
         """Return the first argument that is neither a flag nor a flag's value: the program takes it as a message."""
         flag = ""
         for arg in args:

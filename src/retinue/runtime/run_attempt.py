@@ -35,7 +35,11 @@ class RunAttempt:
     def emit_saved(self, *entries: Entry) -> None:
         """Emit `entry.saved` for entries that are in the file, where listeners can read them."""
         for entry in entries:
-            self.emit_event("entry.saved", entry=public_entry_id(entry), entry_kind=_entry_label(entry))
+            stop_reason = entry.stop_reason if isinstance(entry, Message) else ""
+            extra = {"stop_reason": stop_reason} if stop_reason else {}
+            self.emit_event(
+                "entry.saved", entry=public_entry_id(entry), entry_kind=_entry_label(entry), **extra
+            )
 
     def timestamp(self) -> str:
         return iso_timestamp_seconds(self.context.clock.now())
