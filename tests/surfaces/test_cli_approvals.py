@@ -270,7 +270,7 @@ def test_a_parent_session_shows_which_child_waits_for_which_approval(cli: CliFix
     child = next(row for row in cli("sessions", "list", "--json").json if row["agent"] == "hand")
     for reference in (parent["slug"], child["slug"]):
         (shown_approval,) = cli("sessions", "show", reference, "--json").json["approvals"]
-        assert shown_approval == approval | {"slug": child["slug"]}
+        assert shown_approval == approval | {"slug": child["slug"], "agent_display_name": None}
     output = cli("sessions", "show", parent["slug"]).out
     assert f"\n{child['slug']} is waiting for approval: bash echo hi\n" in output
     assert f"retinue approvals answer {approval['id']} allow (or deny)" in output

@@ -41,6 +41,7 @@ export interface Session {
   slug: string;
   key: string;
   agent: string;
+  agent_display_name: string | null;
   name: string | null;
   branch: string;
   parent_session_id: string | null;

@@ -5,6 +5,7 @@ import { api, ApiError } from "./api.ts";
 import type { Run, RunStatus, ServerEvent, Usage } from "./api-types.ts";
 import { coalesceCalls, reportError } from "./store.ts";
 import { formatToolCall } from "./format.ts";
+import { agentName } from "./agent-title.ts";
 
 export interface RunView {
   id: string;
@@ -84,7 +85,7 @@ const runNumbers = computed(() => {
 
 /** For example `oracle#4`: the agent, and the run's number in its tree. */
 export function runName(run: RunView): string {
-  return `${run.agent}#${runNumbers.value.get(run.id) ?? 1}`;
+  return `${agentName(run.agent)}#${runNumbers.value.get(run.id) ?? 1}`;
 }
 
 export function rootRunId(id: string): string {

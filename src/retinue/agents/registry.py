@@ -190,6 +190,14 @@ class FileAgentRegistry:
         self._cached_list = (watched, result) if is_complete and are_mtimes_stable(watched) else None
         return result.copy()
 
+    def display_names(self, folder: str | None = None) -> dict[str, str]:
+        """Return the display names of the agents that have one, by name."""
+        return {
+            each.agent.name: each.agent.display_name
+            for each in self.list_definitions(folder)
+            if each.agent.display_name
+        }
+
     def find_broken(self, folder: str | None = None) -> list[BadDefinition]:
         """Return the errors of definitions that cannot be listed."""
         result = [

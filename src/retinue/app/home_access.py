@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
+from retinue.agents.registry import FileAgentRegistry
 from retinue.app.keyed_lock import KeyedLock
 from retinue.domain.clock import Clock
 from retinue.domain.redaction import Redactor
@@ -13,11 +14,12 @@ from retinue.sessions.store import FileStore
 
 
 class HomeAccess(Struct, frozen=True, kw_only=True):
-    """The session files and the ledger of a home; all that listing and changing sessions needs."""
+    """The session files, the ledger and the agents of a home; all that listing and changing sessions needs."""
 
     store: FileStore
     ledger: Ledger
     clock: Clock
+    agents: FileAgentRegistry
     redact: Redactor
     is_owner_alive: Callable[[str], bool]
     """Return True if the process with this owner id is alive."""

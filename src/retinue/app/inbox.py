@@ -1,5 +1,6 @@
 """The inbox: status and results of delegated tasks, and what a person can do with them."""
 
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -56,9 +57,10 @@ class InboxService:
     async def dismiss(self, ref: str, *, by: str = PERSON) -> InboxRow:
         """Dismiss a watcher's interjection and return its row."""
         interjection = await dismiss_interjection(ref, self._context.runtime, by=by)
-        return await self._context.ledger.read(
+        row = await self._context.ledger.read(
             lambda tx: interjection_inbox_row(interjection, tx.get_run(interjection.run))
         )
+        return self._add_display_names([row])[0]
 
     async def drain(self, session: str | None = None) -> list[InboxRow]:
         """Mark results as read by a person, so that they are no longer announced to a model, and return them.
@@ -84,7 +86,7 @@ class InboxService:
             lambda tx: tx.find_interjections(session=session_id, open_=True)
         )
         return [
-            *await self._context.ledger.read(step),
+            *self._add_display_names(await self._context.ledger.read(step)),
             *[await self.dismiss(each.id) for each in interjections],
         ]
 
@@ -121,9 +123,10 @@ class InboxService:
             await mark_delivered([delivery], context.runtime, receiver=message.id)
         self._emit_file_changed(session)
         outcome = {"entry": existing_entry or message.id, "already_promoted": existing_entry is not None}
-        return await context.ledger.read(
-            lambda tx: _result_row(RunDelivery(run, tx.get_delivery(delivery.id)), tx) | outcome
+        row = await context.ledger.read(
+            lambda tx: _result_row(RunDelivery(run, tx.get_delivery(delivery.id)), tx)
         )
+        return self._add_display_names([row])[0] | outcome
 
     async def _append_once(self, message: Message, session: Session, *, source_id: str) -> str | None:
         """Append a message unless it is already there; return the id of the existing entry, if any."""
@@ -170,6 +173,10 @@ class InboxService:
                     return entry.id
         return None
 
+    def _add_display_names(self, rows: Sequence[InboxRow]) -> "list[InboxRow]":
+        display_names = self._context.agents.display_names()
+        return [row | {"agentDisplayName": display_names.get(row["agentId"])} for row in rows]
+
     async def _session_id(self, session: str | None) -> str | None:
         return None if session is None else (await find_session(session, self._context)).id
 
@@ -204,7 +211,7 @@ class InboxService:
             ]
             return [row for _, row in sorted(keyed_rows, key=itemgetter(0), reverse=True)]
 
-        return await self._context.ledger.read(step)
+        return self._add_display_names(await self._context.ledger.read(step))
 
 
 def _open_rows(session: str | None, tx: Transaction) -> list[RunDelivery]:

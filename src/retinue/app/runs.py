@@ -354,7 +354,13 @@ class RunService:
         run, row = await self._context.ledger.read(partial(load_run_json, run_id, prices))
         questions = [each.as_json() for each in await self.open_questions(run)]
         path = (await self.find(run.id)).transcript_path
-        return row | {"path": path, "sandbox": await self.lowest_sandbox_level(run), "questions": questions}
+        display_name = self._context.agents.display_names().get(run.agent)
+        return row | {
+            "path": path,
+            "agent_display_name": display_name,
+            "sandbox": await self.lowest_sandbox_level(run),
+            "questions": questions,
+        }
 
     async def list_json(
         self,
@@ -379,8 +385,12 @@ class RunService:
                 with_children=True,
             )
             pending = pending_approval_ids(tx) if found else {}
-            return [run_json(run, tx, pending, prices) for run in found]
+            return [
+                run_json(run, tx, pending, prices) | {"agent_display_name": display_names.get(run.agent)}
+                for run in found
+            ]
 
+        display_names = self._context.agents.display_names()
         prices = self._context.live_config.prices()
         return await self._context.ledger.read(step)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from retinue.agents.registry import FileAgentRegistry
 from retinue.app.announcement_views import announcement_rows, announcement_rows_from_files
 from retinue.app.home_access import HomeAccess
 from retinue.app.purge import purge_home
@@ -96,6 +97,7 @@ class StoredSessions:
         live = await self.home.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
         return session_as_json(session) | {
             **session_status(live).as_json(),
+            "agent_display_name": self.home.agents.display_names().get(session.agent),
             "entries": scan.entries,
             "draft": self.home.redact(await self.home.store.read_draft(session)),
             "announcements": await self._announcements(session, scan),
@@ -127,7 +129,10 @@ class StoredSessions:
             if session.id in (requester.id, requester.parent_id) or requester.path.startswith(
                 f"{session.path}/"
             ):
-                pending.append(approval_as_json(approval) | {"slug": requester.slug})
+                display_name = self.home.agents.display_names().get(approval.agent)
+                pending.append(
+                    approval_as_json(approval) | {"slug": requester.slug, "agent_display_name": display_name}
+                )
         return pending
 
     async def _approval_session(self, approval: Approval) -> Session | None:
@@ -474,6 +479,7 @@ async def open_sessions(*, home: str | None) -> AsyncGenerator[StoredSessions]:
                 store=store,
                 ledger=ledger,
                 clock=clock,
+                agents=FileAgentRegistry.from_settings(config),
                 redact=Redactor(config.secrets()),
                 is_owner_alive=partial(ProcessLock.is_alive, folder),
             )

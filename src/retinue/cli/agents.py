@@ -26,6 +26,7 @@ MAX_SCANNED_BYTES = 1_000_000
 
 AGENT_COLUMNS: Sequence[Column] = (
     ("AGENT", lambda row: row["name"]),
+    ("NAME", lambda row: row["display_name"] or "-"),
     ("ROLES", lambda row: " ".join(row["roles"])),
     ("MODEL", lambda row: row["model"] or "-"),
     ("SOURCE", lambda row: row["source"]),

@@ -59,7 +59,7 @@ async def show_approval(app: App, terminal: Terminal, approval: str) -> None:
     if terminal.json:
         terminal.print_json(approval_as_json(found))
         return
-    for line in approval_card_lines(found, full=True):
+    for line in approval_card_lines(found, full=True, title=terminal.agent_titles.title):
         terminal.print_line(line)
     terminal.print_line(_state_text(found))
 

@@ -5,6 +5,7 @@ import functools
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 import click
@@ -111,6 +112,7 @@ def with_app(
             async def run_command() -> int:
                 prompter = UserPrompter(terminal=terminal)
                 async with open_app(meta, prompter) as app:
+                    terminal.agent_titles.use(lambda: app.agents.registry.display_names(str(Path.cwd())))
                     app.live_config.on_warning = functools.partial(terminal.print_note, colour="33")
                     daemon_link = (
                         app.daemon.open()

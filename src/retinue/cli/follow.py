@@ -109,9 +109,10 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
     tree = await load_run_trees(app, [run])
     for tree_run in tree:
         if tree_run.waiting_for is WaitReason.PERSON and tree_run.reason not in PARK_REASONS:
-            terminal.print_note(reply_hint(tree_run), colour="33")
+            terminal.print_note(reply_hint(tree_run, terminal.agent_titles.title), colour="33")
     for question in await app.runs.open_questions(run):
-        terminal.print_note(f"{question.agent} asks: {question.text_with_options()}", colour="33")
+        asker = terminal.agent_titles.title(question.agent)
+        terminal.print_note(f"{asker} asks: {question.text_with_options()}", colour="33")
     if run.status is not Status.DONE:
         terminal.print_note(status_sentence(run, tree), colour="31")
     elif is_incomplete(run):
@@ -170,9 +171,9 @@ def waiting_description(run: Run, tree: Sequence[Run]) -> str:
     )
 
 
-def reply_hint(run: Run) -> str:
+def reply_hint(run: Run, title: Callable[[str], str] = str) -> str:
     """Tell the user how to reply to a run that waits for a message."""
-    return f'{run.agent} is waiting for your message. Continue it with "retinue send {run.slug} TEXT".'
+    return f'{title(run.agent)} is waiting for your message. Continue it with "retinue send {run.slug} TEXT".'
 
 
 class RunEventPrinter:
@@ -180,7 +181,7 @@ class RunEventPrinter:
 
     def __init__(self, terminal: Terminal, *, is_prompting: Callable[[], bool] = lambda: False) -> None:
         self.terminal = terminal
-        self.progress = RunProgress(terminal.footer, is_prompting=is_prompting)
+        self.progress = RunProgress(terminal.footer, is_prompting=is_prompting, titles=terminal.agent_titles)
         self.shows_notes = terminal.err.isatty()
         self.run_ids: frozenset[str] = frozenset()
         self.session_ids: frozenset[str] = frozenset()

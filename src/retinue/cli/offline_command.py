@@ -37,6 +37,7 @@ def with_sessions(*, full_app: bool = False) -> Callable[[SessionsCommand[P]], C
             async def run_command() -> int:
                 home = meta.get("retinue.home")
                 async with _open_full_app(home) if full_app else open_sessions(home=home) as stored:
+                    terminal.agent_titles.use(stored.home.agents.display_names)
                     code = await command(stored, terminal, *args, **kwargs)
                     await note_interrupted_runs(stored.home, terminal)
                 return code or 0

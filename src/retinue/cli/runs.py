@@ -11,6 +11,7 @@ from retinue.cli.follow import reply_hint
 from retinue.cli.options import Group
 from retinue.cli.run_control import detach_run, interrupt_run
 from retinue.cli.run_waiter import load_run_trees, wait_for_runs
+from retinue.cli.ui.agent_titles import AgentTitles
 from retinue.cli.ui.run_progress import RunProgress
 from retinue.cli.ui.run_tree import depth_first_order, format_count, format_duration, run_labels, task_summary
 from retinue.cli.ui.tables import RUN_COLUMNS
@@ -53,7 +54,7 @@ async def list_runs(app: App, terminal: Terminal) -> None:
         terminal.print_json([run_as_json(run) for run in live])
         return
     relatives = await load_run_trees(app, live)
-    labels = run_labels(relatives)
+    labels = run_labels(relatives, terminal.agent_titles)
     rows = [
         run_as_json(run)
         | {
@@ -92,6 +93,7 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
         relatives,
         await app.approvals.pending_ids(found),
         cost_lines(app.runs.cost(found), await app.runs.tree_cost(found)),
+        terminal.agent_titles,
     ):
         terminal.print_line(line)
     for question in await app.runs.open_questions(found):
@@ -137,7 +139,7 @@ async def resume_runs(app: App, terminal: Terminal, run: str | None, model: str 
     """
     prompter = UserPrompter(terminal=terminal)
     started_at = app.context.clock.now()
-    progress = RunProgress(terminal.footer, is_prompting=prompter.lock.locked)
+    progress = RunProgress(terminal.footer, is_prompting=prompter.lock.locked, titles=terminal.agent_titles)
     with app.listen(progress.on_event), catch_interrupts() as interrupted:
         if run is None and model is not None:
             raise UsageError("--model requires a RUN. Name the run that is to continue with this model.")
@@ -200,10 +202,14 @@ def cost_lines(own_dollars: float | None, total: CostSummary) -> list[str]:
 
 
 def run_description_lines(
-    run: Run, relatives: Sequence[Run], approvals: Sequence[str], cost_texts: Sequence[str] = ()
+    run: Run,
+    relatives: Sequence[Run],
+    approvals: Sequence[str],
+    cost_texts: Sequence[str],
+    titles: AgentTitles,
 ) -> list[str]:
     """Return the lines that describe a run, most important first."""
-    labels = run_labels(relatives)
+    labels = run_labels(relatives, titles)
     parent_id = run.request.parent_run
     requester = (
         run.request.requester if parent_id is None else f"{labels.get(parent_id, 'run')} ({parent_id})"
@@ -226,7 +232,9 @@ def run_description_lines(
             f'Waiting for approval {each}. View it with "retinue approvals show {each}".'
             for each in approvals
         ),
-        reply_hint(run) if run.waiting_for is WaitReason.PERSON and run.reason not in PARK_REASONS else "",
+        reply_hint(run, titles.title)
+        if run.waiting_for is WaitReason.PERSON and run.reason not in PARK_REASONS
+        else "",
         *(
             f"{'  ' * depth}{labels[each.id]} {_state_text(each)}: {task_summary(each)} ({each.id})"
             for depth, each in _descendants(run, relatives)

@@ -58,7 +58,8 @@ class UserPrompter(Struct, frozen=True, kw_only=True):
         Returns None if it was answered elsewhere, and an empty string if the user leaves it open.
         """
         async with self.lock:
-            self._print_question(f"{question.agent}: {question.text}", question.options)
+            asker = self.terminal.agent_titles.title(question.agent)
+            self._print_question(f"{asker}: {question.text}", question.options)
             async with self._answering() as read_answer:
                 while not answered_elsewhere.is_set():
                     try:
@@ -77,7 +78,7 @@ class UserPrompter(Struct, frozen=True, kw_only=True):
         async with self.lock:
             if self.terminal.prompt is None:
                 termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-            self._print_lines(approval_card_lines(approval))
+            self._print_lines(approval_card_lines(approval, title=self.terminal.agent_titles.title))
             self.terminal.print_note(f"? {answer_prompt(approval)}", colour="1")
             async with self._answering() as read_answer:
                 while not answered_elsewhere.is_set():
@@ -90,7 +91,9 @@ class UserPrompter(Struct, frozen=True, kw_only=True):
                     if (answer := accepted_answers(approval).get(line.lower())) is not None:
                         return answer
                     self._print_lines(
-                        approval_card_lines(approval, full=True) if line.lower() in SHOW_ANSWERS else []
+                        approval_card_lines(approval, full=True, title=self.terminal.agent_titles.title)
+                        if line.lower() in SHOW_ANSWERS
+                        else []
                     )
                     self.terminal.print_note(f"? {answer_prompt(approval)}", colour="1")
             return None

@@ -1,7 +1,7 @@
 """A cache of encoded session rows, so that long session lists are not encoded anew."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from retinue.app.session_status import IDLE, SessionStatus
 from retinue.domain.session import Session, session_as_json
@@ -22,8 +22,14 @@ class SessionRowCache:
         self._longest_list = 0
         """Length of the longest list so far."""
 
-    async def encode_list(self, sessions: Sequence[tuple[Session, SessionStatus]]) -> bytes:
-        """Encode sessions and their status as a JSON array."""
+    async def encode_list(
+        self, sessions: Sequence[tuple[Session, SessionStatus]], display_names: Mapping[str, str]
+    ) -> bytes:
+        """Encode sessions, their status and their agents' display names as a JSON array."""
+        name_fields = {
+            agent: b',"agent_display_name":' + encode_json(name) + b"}"
+            for agent, name in display_names.items()
+        }
         pieces: list[bytes] = []
         encoded_count = 0
         for session, status in sessions:
@@ -33,7 +39,8 @@ class SessionRowCache:
                 encoded_count += 1
                 if encoded_count % ROWS_BEFORE_YIELD == 0:
                     await asyncio.sleep(0)
-            pieces.append(cached[1] + (_IDLE_STATUS if status is IDLE else _encode_status(status)))
+            status_fields = _IDLE_STATUS if status is IDLE else _encode_status(status)
+            pieces.append(cached[1] + status_fields + name_fields.get(session.agent, _NO_DISPLAY_NAME))
         self._longest_list = max(self._longest_list, len(sessions))
         if len(self._cache) > 2 * self._longest_list + ROWS_BEFORE_YIELD:
             self._cache.clear()  # most cached sessions no longer exist
@@ -41,7 +48,8 @@ class SessionRowCache:
 
 
 def _encode_status(status: SessionStatus) -> bytes:
-    return b"," + encode_json(status.as_json())[1:]
+    return b"," + encode_json(status.as_json())[1:-1]
 
 
+_NO_DISPLAY_NAME = b',"agent_display_name":null}'
 _IDLE_STATUS = _encode_status(IDLE)

@@ -220,6 +220,19 @@ async def test_a_session_name_is_unique_regardless_of_case_and_can_be_removed(ap
         assert {row["name"] for row in (await client.get("/api/sessions")).json} == {None, "Cron"}
 
 
+async def test_rows_name_the_agent_for_people_too(api: OpenApi):
+    journal = "---\ndisplay_name: Personal Journal\nui_visible: false\n---\nYou write.\n"
+    async with api(agents={"journal": journal, "plain": "---\ndescription: x\n---\nHi.\n"}) as client:
+        session, plain = await client.create_session("journal"), await client.create_session("plain")
+        assert (session["agent_display_name"], plain["agent_display_name"]) == ("Personal Journal", None)
+        rows = {row["agent"]: row["agent_display_name"] for row in (await client.get("/api/sessions")).json}
+        assert rows == {"journal": "Personal Journal", "plain": None}
+        run = (await client.send_message(session["slug"], "Hello")).json["responseId"]
+        assert (await client.get(f"/api/runs/{run}")).json["agent_display_name"] == "Personal Journal"
+        assert (await client.get("/api/runs")).json[0]["agent_display_name"] == "Personal Journal"
+        assert "journal" not in [each["name"] for each in (await client.get("/api/agents")).json]
+
+
 async def test_sessions_are_filtered_by_agent_text_and_children(api: OpenApi):
     async with api(agents={"scout": "---\ndescription: Looks around.\n---\nYou look around.\n"}) as client:
         await client.create_session(name="Alpha Road")

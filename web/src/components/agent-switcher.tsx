@@ -6,9 +6,10 @@ import { useEffect, useRef } from "preact/hooks";
 import { startNewSession, switchAgent } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { agents, currentAgent, sessions } from "../store.ts";
-import { capitalize, formatCount } from "../format.ts";
+import { formatCount } from "../format.ts";
 import { AgentIcon, Icon } from "./icons.tsx";
 import { moveFocus } from "./widgets.tsx";
+import { agentTitle } from "../agent-title.ts";
 
 export function AgentSwitcher(): JSX.Element {
   const isOpen = useSignal(false);
@@ -38,7 +39,7 @@ export function AgentSwitcher(): JSX.Element {
   return (
     <div class="agent-switcher" ref={box} onKeyDown={onKeyDown}>
       <button type="button" class="current-agent" style={agentHueStyle(selected)} aria-haspopup="true" aria-expanded={isOpen.value} title="Switch agent" data-test="agent-switcher" data-agent={selected} onClick={() => (isOpen.value = !isOpen.value)}>
-        <AgentIcon agent={selected} /><span data-test="current-agent">{capitalize(selected)}</span><Icon name="down" size={12} />
+        <AgentIcon agent={selected} /><span data-test="current-agent">{agentTitle(selected)}</span><Icon name="down" size={12} />
       </button>
       {isOpen.value && (
         <div class="agent-menu" aria-label="Agents">
@@ -54,7 +55,7 @@ function AgentChoice({ name, description, isCurrent, onClose }: { name: string; 
   return (
     <div class="agent-menu-row" style={agentHueStyle(name)}>
       <button type="button" class="agent-choice" aria-current={isCurrent ? "true" : undefined} data-test="agent-choice" data-agent={name} title={description} onClick={() => { onClose(); switchAgent(name); }}>
-        <AgentIcon agent={name} /><b>{capitalize(name)}</b><span class="muted">{count ? formatCount(count, "session") : "new"}</span>
+        <AgentIcon agent={name} /><b>{agentTitle(name)}</b><span class="muted">{count ? formatCount(count, "session") : "new"}</span>
         {isCurrent && <Icon name="check" size={14} />}
       </button>
       <button type="button" class="icon-button" aria-label={`New session with ${name}`} title={`New session with ${name}`} data-test="agent-new" data-agent={name} onClick={() => { onClose(); void startNewSession(name); }}><Icon name="plus" size={14} /></button>

@@ -12,6 +12,7 @@ import { AgentIcon, Icon } from "./icons.tsx";
 import { PlainText } from "./widgets.tsx";
 import { ArgumentList, DiffView } from "./tool-call.tsx";
 import { diffLines } from "../diff.ts";
+import { agentName } from "../agent-title.ts";
 
 const ACCESS_VERBS: Record<Approval["access"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", scope: "get more permissions for" };
 
@@ -39,11 +40,11 @@ function ApprovalCard({ approval }: { approval: Approval }): JSX.Element {
     void answerApproval(approval, decision).finally(() => (isAnswering.value = false));
   };
   return (
-    <article class="approval-card" style={agentHueStyle(approval.agent)} data-test="approval" data-approval={approval.id} aria-label={`${approval.agent} requests permission to ${ACCESS_VERBS[approval.access]} ${approval.access === "tool" || approval.access === "scope" ? "" : "with "}${approval.tool}`}>
+    <article class="approval-card" style={agentHueStyle(approval.agent)} data-test="approval" data-approval={approval.id} aria-label={`${agentName(approval.agent)} requests permission to ${ACCESS_VERBS[approval.access]} ${approval.access === "tool" || approval.access === "scope" ? "" : "with "}${approval.tool}`}>
       <div class="approval-summary">
         <AgentIcon agent={approval.agent} />
         <span class="approval-summary-text">
-          <b><PlainText text={approval.agent} /></b> requests permission to {ACCESS_VERBS[approval.access]}{" "}{approval.access === "tool" || approval.access === "scope" ? <code><PlainText text={approval.tool} /></code> : <>with <code><PlainText text={approval.tool} /></code></>}
+          <b><PlainText text={agentName(approval.agent)} /></b> requests permission to {ACCESS_VERBS[approval.access]}{" "}{approval.access === "tool" || approval.access === "scope" ? <code><PlainText text={approval.tool} /></code> : <>with <code><PlainText text={approval.tool} /></code></>}
         </span>
         <RequestChain approval={approval} />
       </div>

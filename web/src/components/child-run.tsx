@@ -5,9 +5,10 @@ import { useEffect } from "preact/hooks";
 import { controlRun, showSession } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { currentTime, isActive, loadActiveCalls, runName, type RunView, subtreeTotals } from "../runs.ts";
-import { capitalize, formatDollars, formatDuration, formatUsage, RUN_STATUS_LABELS, WAIT_LABELS } from "../format.ts";
+import { formatDollars, formatDuration, formatUsage, RUN_STATUS_LABELS, WAIT_LABELS } from "../format.ts";
 import { AgentIcon, Icon } from "./icons.tsx";
 import { IconButton } from "./widgets.tsx";
+import { agentTitle } from "../agent-title.ts";
 
 export function ChildRun({ run }: { run: RunView }): JSX.Element {
   return isActive(run) ? <ActiveChildCard run={run} /> : <FinishedChildLine run={run} />;
@@ -18,11 +19,11 @@ function ActiveChildCard({ run }: { run: RunView }): JSX.Element {
     if (run.status !== "queued" && !run.toolCallCount) void loadActiveCalls(run);
   }, [run.id]);
   return (
-    <section class="card" style={agentHueStyle(run.agent)} data-test="card" data-run={run.id} data-status={run.status} aria-label={`${capitalize(run.agent)} is running`}>
+    <section class="card" style={agentHueStyle(run.agent)} data-test="card" data-run={run.id} data-status={run.status} aria-label={`${agentTitle(run.agent)} is running`}>
       <div class="card-head">
         <button type="button" class="card-title" onClick={() => showSession(run.sessionId)} title="Open its conversation" data-test="card-open">
           <AgentIcon agent={run.agent} />
-          <span data-test="card-title">{capitalize(run.agent)} Task: {run.summary}</span>
+          <span data-test="card-title">{agentTitle(run.agent)} Task: {run.summary}</span>
         </button>
         <span class="muted">{runName(run)} {RUN_STATUS_LABELS[run.status]} {[formatDuration(Math.max(0, currentTime.value - Date.parse(run.startedAt))), run.cost ? formatDollars(run.cost) : ""].filter(Boolean).join(" · ")}</span>
         <IconButton icon="stop" label={`Stop ${runName(run)}`} testId="card-cancel" onClick={() => void controlRun(run.id, "cancel")} />

@@ -12,6 +12,7 @@ import { approvals, connection, focusComposerNext, loadedSession, openSessionId 
 import * as conversation from "../conversation.ts";
 import { agentForHotkey, matchingSlashCommands, parseSlashCommand, startAgent } from "../agent-triggers.ts";
 import { Icon } from "./icons.tsx";
+import { agentName } from "../agent-title.ts";
 
 export function Composer({ session }: { session: Session }): JSX.Element {
   const id = session.session_id;
@@ -73,7 +74,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   return (
     <form class="composer" onSubmit={(event) => { event.preventDefault(); send(); }} data-test="composer-form">
       <SlashCommandMenu text={text.value} onChoose={(slash) => { updateText(`${slash} `); area.current?.focus(); }} />
-      <MessageInput area={area} text={text.value} onWrite={updateText} onSend={send} interceptKey={interceptKey} label={`Message to ${session.agent}`} hint={awaitsApproval ? "Waiting for your approval above" : willQueue ? "Busy: your message will be queued" : run ? "Waiting for your message" : `Message ${session.agent}`} />
+      <MessageInput area={area} text={text.value} onWrite={updateText} onSend={send} interceptKey={interceptKey} label={`Message to ${agentName(session.agent)}`} hint={awaitsApproval ? "Waiting for your approval above" : willQueue ? "Busy: your message will be queued" : run ? "Waiting for your message" : `Message ${agentName(session.agent)}`} />
       <div class="composer-bar">
         <span class="hint">{awaitsApproval ? "Answer the approval above; Enter queues a message" : willQueue ? "Enter queues the message" : "Enter sends, Shift+Enter adds a line"}</span>
         {run && <RunControls run={run} />}

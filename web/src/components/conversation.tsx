@@ -21,6 +21,7 @@ import { AgentSwitcher } from "./agent-switcher.tsx";
 import { ToolCallView } from "./tool-call.tsx";
 import { InterjectionList, watcherMenuItems } from "./watchers.tsx";
 import { MessageView, NoticeView, PendingMessageView, QueuedMessage, RunEndNotice, StreamingMessage } from "./messages.tsx";
+import { agentName } from "../agent-title.ts";
 
 export function Conversation(): JSX.Element {
   const session = openSession.value;
@@ -133,7 +134,7 @@ function ConversationLog({ session }: { session: Session }): JSX.Element {
     <div class="conversation-log">
       <VirtualList
         items={rows} keyOf={rowKey} estimateHeight={estimateHeight} renderRow={renderRow} onNearTop={() => void conversation.loadOlder()} listId={openSessionId.value ?? ""}
-        label={`Conversation with ${session.agent}`} isBusy={streamingReplies.value.length > 0} scrollToEnd={scrollToEnd} scrollToStart={scrollToStart} onPosition={onPosition}
+        label={`Conversation with ${agentName(session.agent)}`} isBusy={streamingReplies.value.length > 0} scrollToEnd={scrollToEnd} scrollToStart={scrollToStart} onPosition={onPosition}
         before={before} after={run ? <RunStatusLine run={run} /> : <div class="run-status" />}
       />
       <div class="jumps">
@@ -151,7 +152,7 @@ function ConversationStart({ session, count }: { session: Session; count: number
     <div class="empty small" data-test="empty-conversation">
       <AgentIcon agent={session.agent} size={22} />
       <h2>No messages yet</h2>
-      <p>Type a task for {session.agent} below. It works in <code>{session.workspace?.root ?? "its folder"}</code>{session.workspace?.writable ? "" : ", which is read-only"}.</p>
+      <p>Type a task for {agentName(session.agent)} below. It works in <code>{session.workspace?.root ?? "its folder"}</code>{session.workspace?.writable ? "" : ", which is read-only"}.</p>
       <p class="muted">The conversation is a Markdown file that you can read and edit. Its path is shown above.</p>
     </div>
   );

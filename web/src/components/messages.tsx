@@ -13,6 +13,7 @@ import type { PendingMessage } from "../pending-messages.ts";
 import { capitalize, formatTime, formatTokens, parseForwardedReport, RUN_STATUS_LABELS, sessionTitle } from "../format.ts";
 import { AgentIcon, Icon } from "./icons.tsx";
 import { CopyButton, IconButton, PlainText } from "./widgets.tsx";
+import { agentName, agentTitle } from "../agent-title.ts";
 
 export function Markdown({ text, isStreaming = false }: { text: string; isStreaming?: boolean }): JSX.Element {
   const html = useMemo(() => (isStreaming ? renderMarkdown(text) : renderCached(text)), [text, isStreaming]);
@@ -39,7 +40,7 @@ export function MessageView({ message, thinking, sameSpeaker }: { message: Messa
 function UserMessage({ message }: { message: Message }): JSX.Element {
   const senderSession = message.origin ? sessions.value?.find((each) => each.key === message.origin) : undefined;
   const agent = message.origin.startsWith("agent:") ? message.origin.slice(6) : (senderSession?.agent ?? "");
-  const sender = capitalize(agent) || message.origin;
+  const sender = (agent && agentTitle(agent)) || message.origin;
   return (
     <article class={`message from-user ${sender ? "by-agent" : ""}`} style={agentHueStyle(agent || openSession.value?.agent || "")} data-test="said-user" data-entry={message.id} aria-label={sender ? `${sender} says` : "You say"}>
       <header>
@@ -69,7 +70,7 @@ function AgentMessage({ message, thinking, sameSpeaker }: { message: Message; th
   const agent = openSession.value?.agent ?? "";
   return (
     <article class={`message from-agent ${sameSpeaker ? "same-speaker" : ""}`} style={agentHueStyle(agent)} data-test="said-agent" data-entry={message.id} aria-label={`${agent} says`}>
-      <header>{!sameSpeaker && <><AgentIcon agent={agent} /><b>{capitalize(agent)}</b></>}<MessageMeta message={message} /></header>
+      <header>{!sameSpeaker && <><AgentIcon agent={agent} /><b>{agentTitle(agent)}</b></>}<MessageMeta message={message} /></header>
       {thinking && <Thinking text={thinking} />}
       {message.text.trim() && <Markdown text={message.text} />}
       {message.stop_reason && <p class="stopped" data-test="stopped"><Icon name="alert" size={14} /> {STOP_REASONS[message.stop_reason] ?? `Ended early: ${message.stop_reason}.`}</p>}
@@ -111,7 +112,7 @@ export function StreamingMessage({ reply, sameSpeaker }: { reply: StreamingReply
   const agent = openSession.value?.agent ?? "";
   return (
     <article class={`message from-agent streaming ${sameSpeaker ? "same-speaker" : ""}`} style={agentHueStyle(agent)} data-test="streaming" aria-label={`${agent} is replying`}>
-      {!sameSpeaker && <header><AgentIcon agent={agent} /><b>{capitalize(agent)}</b></header>}
+      {!sameSpeaker && <header><AgentIcon agent={agent} /><b>{agentTitle(agent)}</b></header>}
       {reply.thinking && <Thinking text={reply.thinking} inProgress={!reply.text} />}
       {reply.text && <Markdown text={(reply.startMissed ? "… " : "") + reply.text} isStreaming />}
     </article>
@@ -131,7 +132,7 @@ export function QueuedMessage({ run }: { run: RunView }): JSX.Element {
   return (
     <article class="message from-user unsaved" data-test="queued" data-run={run.id} aria-label="Queued">
       <header>
-        <b>{run.parentId ? run.agent : "You"}</b>
+        <b>{run.parentId ? agentName(run.agent) : "You"}</b>
         <span class="tag"><Icon name="queue" size={12} /> queued</span>
         <span class="message-meta"><span class="message-actions shown"><button type="button" class="link" onClick={() => void controlRun(run.id, "cancel")}>Cancel</button></span></span>
       </header>
@@ -153,7 +154,7 @@ export function NoticeView({ notice }: { notice: Notice }): JSX.Element {
   const sessionKey = / session=(\S+)/.exec(notice.text)?.[1];
   const session = sessionKey ? sessions.value?.find((each) => each.key === sessionKey) : undefined;
   const isReport = notice.topic === "announcement" && parseForwardedReport(notice.text) !== null;
-  const title = notice.topic === "announcement" && agent ? `Result received from ${agent}` : (NOTICE_TITLES[notice.topic] ?? capitalize(notice.topic || "notice"));
+  const title = notice.topic === "announcement" && agent ? `Result received from ${agentName(agent)}` : (NOTICE_TITLES[notice.topic] ?? capitalize(notice.topic || "notice"));
   return (
     <details class="notice" style={agentHueStyle(agent)} data-test="notice">
       <summary>

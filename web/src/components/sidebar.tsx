@@ -5,10 +5,11 @@ import { copyText, startNewSession, deleteSession, showHome, showSession, toggle
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Session } from "../api-types.ts";
 import { collapsedGroups, currentAgent, dialog, editingName, focusComposerNext, openSessionId, refreshSearch, searchQuery, searchResults, sessions, showToast, sidebarOpen } from "../store.ts";
-import { capitalize, formatAge, sessionTitle, stripMarkdown } from "../format.ts";
+import { formatAge, sessionTitle, stripMarkdown } from "../format.ts";
 import { SessionNameInput } from "./conversation.tsx";
 import { AgentIcon, Icon } from "./icons.tsx";
 import { IconButton, Menu, moveFocus, StatusDot } from "./widgets.tsx";
+import { agentName, agentTitle } from "../agent-title.ts";
 
 interface SessionGroupData {
   name: string;
@@ -93,10 +94,10 @@ function SessionGroup({ group }: { group: SessionGroupData }): JSX.Element {
       <header>
         <button type="button" class="group-name" aria-expanded={!isCollapsed} onClick={toggle}>
           {group.agent ? <AgentIcon agent={group.agent} /> : <span class="agent-mark plain"><Icon name="pin" size={14} /></span>}
-          <span>{capitalize(group.name)}</span>
+          <span>{group.agent ? agentTitle(group.agent) : group.name}</span>
           <span class="muted">{group.sessions.length}</span>
         </button>
-        {group.agent && <IconButton icon="plus" label={`New session with ${group.agent}`} testId="group-new" onClick={() => void startNewSession(group.agent!)} />}
+        {group.agent && <IconButton icon="plus" label={`New session with ${agentName(group.agent)}`} testId="group-new" onClick={() => void startNewSession(group.agent!)} />}
       </header>
       {!isCollapsed && <ul>{group.sessions.map((each) => <SessionRow key={each.session_id} session={each} showAgent={!group.agent} />)}</ul>}
     </section>

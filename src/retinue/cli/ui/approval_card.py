@@ -1,7 +1,7 @@
 """The text of an approval card: everything the user must see before allowing a call."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from retinue.domain.approval import (
@@ -33,13 +33,16 @@ _ACTION_VERBS = {
 }
 
 
-def approval_card_lines(approval: Approval, *, full: bool = False) -> list[str]:
+def approval_card_lines(
+    approval: Approval, *, full: bool = False, title: Callable[[str], str] = str
+) -> list[str]:
     """Return the card for one exact call, with every argument line by line.
 
-    A shortened argument says how much is missing.
+    A shortened argument says how much is missing. `title` returns an agent's display name.
     """
+    agent = title(approval.agent)
     lines = [
-        f"approval {approval.id}",
+        f"approval {approval.id}{'' if agent == approval.agent else f', {agent}'}",
         f"  {' > '.join(approval.chain)}",
         f"  requests: {_requested_action(approval)}",
     ]

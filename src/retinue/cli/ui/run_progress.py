@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from retinue.app import App
 from retinue.cli.ui.live_footer import Footer, FooterLine, TerminalSize, display_width, truncate_to_width
-from retinue.cli.ui.run_tree import RunNode, RunTree
+from retinue.cli.ui.run_tree import NO_TITLES, RunNode, RunTree
 from retinue.domain.event import Event
 from retinue.domain.run import LIVE_STATUSES, Run, Status
 from retinue.errors import RetinueError
@@ -162,12 +162,13 @@ class RunProgress:
         *,
         is_prompting: Callable[[], bool] = lambda: False,
         now: Callable[[], datetime] | None = None,
+        titles: Mapping[str, str] = NO_TITLES,
     ) -> None:
         self.footer = footer
         if footer is not None:
             footer.is_paused = is_prompting
         self.now = now or (lambda: datetime.now(UTC))
-        self.tree = RunTree()
+        self.tree = RunTree(titles=titles)
         self.watched_run = ""
         self.root_ids: set[str] = set()
         self.changed = asyncio.Event()

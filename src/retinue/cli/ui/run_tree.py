@@ -13,6 +13,7 @@ from retinue.cli.ui.terminal import one_line
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status, WaitReason
 
+NO_TITLES: Mapping[str, str] = {}
 MAX_SUMMARY_CHARS = 80
 """Maximum number of characters of a summary."""
 
@@ -302,9 +303,9 @@ def format_duration(duration: timedelta) -> str:
     return f"{seconds // 3600}h {seconds // 60 % 60}m"
 
 
-def run_labels(tree_runs: Sequence[Run]) -> dict[str, str]:
+def run_labels(tree_runs: Sequence[Run], titles: Mapping[str, str] = NO_TITLES) -> dict[str, str]:
     """Return a label for each run: its agent and its position in the tree, like `explore#2`."""
-    tree = RunTree()
+    tree = RunTree(titles=titles)
     tree.update(tree_runs)
     return {run.id: tree.display_name(run.id, run.agent) for run in tree_runs}
 

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
+from retinue.cli.ui.agent_titles import AgentTitles
 from retinue.cli.ui.live_footer import (
     Footer,
     LiveFooter,
@@ -35,6 +36,8 @@ MAX_ERROR_CHARS = 4_000
 """Number of characters of an error message that are shown."""
 
 
+AGENT_HEADING = "AGENT"
+"""Heading of the column with the agent of a run, a session or an approval."""
 MAX_INDENT = 20
 """Maximum number of leading spaces in the first column."""
 
@@ -79,6 +82,7 @@ class Terminal:
     """The live footer; None if the terminal cannot show one."""
     prompt: "LivePrompt | None" = field(init=False, compare=False, default=None)
     """The prompt that owns standard input now; None if nothing else reads it."""
+    agent_titles: AgentTitles = field(default_factory=AgentTitles, compare=False)
 
     def __post_init__(self) -> None:
         stream = self.out if _is_same_terminal(self.out, self.err) else self.err
@@ -170,7 +174,10 @@ class Terminal:
         if self.json:
             self.print_json(list(rows))
             return
-        cells = [_safe_cells([cell(row) for _, cell in columns]) for row in rows]
+        cells = [
+            _safe_cells([self._with_title(heading, cell(row), row) for heading, cell in columns])
+            for row in rows
+        ]
         if not cells:
             self.print_note(empty_note)
             return
@@ -178,6 +185,11 @@ class Terminal:
         if _supports_colour(self.out):
             first, lines = _colour_text(first, "1", stream=self.out), [_colour_status(line) for line in lines]
         self._write(self.out, "\n".join((first, *lines, "")))
+
+    def _with_title(self, heading: str, text: str, row: Row) -> str:
+        """Return the display name instead of the agent's name in the agent's column."""
+        is_agent = heading == AGENT_HEADING and text == row.get("agent", row.get("agentId"))
+        return self.agent_titles.title(text) if is_agent else text
 
     def print_facts(self, facts: Row) -> None:
         """Print one object: JSON for programs, one line per field for people."""

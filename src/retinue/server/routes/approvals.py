@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from retinue.domain.api_permission import ApiPermission
-from retinue.domain.approval import approval_as_json
+from retinue.domain.approval import Approval, approval_as_json
 from retinue.server.context import ServerContext
 from retinue.server.example_values import (
     APPROVAL_ID,
@@ -61,6 +61,9 @@ class ApprovalRow(ResponseModel):
     answered_at: Timestamp | None
     answered_by: str | None
     answer: Literal["allow", "deny", "add"] | None
+    agent_display_name: Annotated[
+        str | None, Meta(description="The agent's name for people; null if its definition has none.")
+    ]
 
 
 APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
@@ -68,6 +71,7 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
     "run_id": RUN_ID,
     "session_id": SESSION_ID,
     "agent": "general",
+    "agent_display_name": "General",
     "call": CALL_ID,
     "tool": "bash",
     "access": "run",
@@ -103,7 +107,15 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
 async def list_approvals(
     context: ServerContext, request: ApiRequest[ApprovalsQuery, EmptyFields]
 ) -> list[dict[str, Any]]:
-    return [approval_as_json(each) for each in await context.app.approvals.list(all_states=request.query.all)]
+    return [
+        _approval_row(each, context)
+        for each in await context.app.approvals.list(all_states=request.query.all)
+    ]
+
+
+def _approval_row(approval: Approval, context: ServerContext) -> dict[str, Any]:
+    display_name = context.app.agents.registry.display_names().get(approval.agent)
+    return approval_as_json(approval) | {"agent_display_name": display_name}
 
 
 @route(
@@ -117,7 +129,7 @@ async def list_approvals(
 async def get_approval(
     context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
 ) -> dict[str, Any]:
-    return approval_as_json(await context.app.approvals.find(request.ref))
+    return _approval_row(await context.app.approvals.find(request.ref), context)
 
 
 @route(
@@ -138,6 +150,6 @@ async def get_approval(
 async def answer_approval(
     context: ServerContext, request: ApiRequest[EmptyFields, ApprovalAnswerBody]
 ) -> dict[str, Any]:
-    return approval_as_json(
-        await context.app.approvals.answer(request.ref, request.body.answer, by=request.caller_name)
+    return _approval_row(
+        await context.app.approvals.answer(request.ref, request.body.answer, by=request.caller_name), context
     )

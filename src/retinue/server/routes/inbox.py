@@ -36,6 +36,7 @@ class InboxRow(ResponseModel):
     sessionKey: str  # noqa: N815
     runId: str  # noqa: N815
     agentId: str  # noqa: N815
+    agentDisplayName: str | None  # noqa: N815
     capability: str
     label: str | None
     status: Literal["pending", "running", "waiting", "complete", "error"]
@@ -73,6 +74,7 @@ INBOX_ROW_EXAMPLE: dict[str, Any] = {
     "sessionKey": f"{SLUG}/main",
     "runId": CHILD_ID,
     "agentId": "researcher",
+    "agentDisplayName": None,
     "capability": "subtask",
     "label": "timetable",
     "status": "complete",

@@ -106,6 +106,9 @@ class RunRow(ResponseModel):
     cost: Annotated[
         float | None, Meta(description="US dollars, from the setting prices; null if the model has no price.")
     ]
+    agent_display_name: Annotated[
+        str | None, Meta(description="The agent's name for people; null if its definition has none.")
+    ]
 
 
 class TreeTotals(ResponseModel):
@@ -137,6 +140,7 @@ RUN_ROW_EXAMPLE: dict[str, Any] = {
     "slug": SLUG,
     "key": f"{SLUG}/main",
     "agent": "general",
+    "agent_display_name": "General",
     "status": "done",
     "waiting_for": None,
     "reason": None,

@@ -119,6 +119,9 @@ class SessionRow(ResponseModel):
     status: Literal["idle", "queued", "running", "waiting"]
     waiting_for: str | None
     run: Annotated[str | None, Meta(description="The active run.")]
+    agent_display_name: Annotated[
+        str | None, Meta(description="The agent's name for people; null if its definition has none.")
+    ]
 
 
 class AnnouncementRow(ResponseModel):
@@ -167,6 +170,7 @@ SESSION_ROW_EXAMPLE: dict[str, Any] = {
     "slug": SLUG,
     "key": f"{SLUG}/main",
     "agent": "general",
+    "agent_display_name": "General",
     "name": "Timetable",
     "branch": "main",
     "parent_session_id": None,
@@ -217,7 +221,10 @@ async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuer
     sessions = await context.app.sessions.list_with_status(
         agent=query.agent, children=query.children, search=query.q, limit=query.limit
     )
-    return Response(await context.session_row_cache.encode_list(sessions), media_type="application/json")
+    return Response(
+        await context.session_row_cache.encode_list(sessions, context.app.agents.registry.display_names()),
+        media_type="application/json",
+    )
 
 
 @route(

@@ -1,0 +1,36 @@
+"""Display names of agents, for people."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+
+class AgentTitles(Mapping[str, str]):
+    """Display names by agent, of agents whose display name says something else than their name.
+
+    The definitions are read when the first one is needed.
+    """
+
+    def __init__(self) -> None:
+        self._load: Callable[[], Mapping[str, str]] = dict
+        self._titles: Mapping[str, str] | None = None
+
+    def use(self, load: Callable[[], Mapping[str, str]]) -> None:
+        """Read the display names, by agent, with this function."""
+        self._load, self._titles = load, None
+
+    def title(self, agent: str) -> str:
+        """Return the agent's display name, or its name."""
+        return self.get(agent, agent)
+
+    def __getitem__(self, agent: str) -> str:
+        return self._loaded()[agent]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded())
+
+    def __len__(self) -> int:
+        return len(self._loaded())
+
+    def _loaded(self) -> Mapping[str, str]:
+        if self._titles is None:
+            self._titles = {name: title for name, title in self._load().items() if title.casefold() != name}
+        return self._titles

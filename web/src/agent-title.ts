@@ -1,0 +1,16 @@
+/** The names of agents for people. */
+
+import { capitalize } from "./format.ts";
+import { agents, sessions } from "./store.ts";
+
+/** The agent's display name, or its name. Sessions know the display names of hidden agents. */
+export function agentName(name: string): string {
+  const listed = agents.value?.find((each) => each.name === name)?.display_name;
+  return listed ?? sessions.value?.find((each) => each.agent === name)?.agent_display_name ?? name;
+}
+
+/** The agent's display name, or its name with a capital letter. */
+export function agentTitle(name: string): string {
+  const shown = agentName(name);
+  return shown === name ? capitalize(name) : shown;
+}
