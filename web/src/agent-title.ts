@@ -3,10 +3,11 @@
 import { capitalize } from "./format.ts";
 import { agents, sessions } from "./store.ts";
 
-/** The agent's display name, or its name. Sessions know the display names of hidden agents. */
+/** The agent's display name, or its name if that differs only in capitals. Sessions know the names of hidden agents. */
 export function agentName(name: string): string {
   const listed = agents.value?.find((each) => each.name === name)?.display_name;
-  return listed ?? sessions.value?.find((each) => each.agent === name)?.agent_display_name ?? name;
+  const shown = listed ?? sessions.value?.find((each) => each.agent === name)?.agent_display_name ?? name;
+  return shown.toLowerCase() === name ? name : shown;
 }
 
 /** The agent's display name, or its name with a capital letter. */
