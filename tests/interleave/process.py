@@ -230,6 +230,7 @@ class Process:
             store=self.store,
             ledger=self.context.ledger,
             clock=clock,
+            agents=FileAgentRegistry(user_dir=folder / "agents"),
             redact=redact,
             is_owner_alive=alive,
         )

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from cli_fixture import CliFixture, WaitUntil
 from commands import require_pipe
@@ -152,7 +153,7 @@ def test_a_reply_that_stays_cut_off_is_reported_as_incomplete(cli: CliFixture):
 def test_a_run_at_its_turn_limit_waits_and_resume_grants_as_many_turns_again(cli: CliFixture):
     Path(cli.env["RETINUE_CONFIG"]).mkdir(exist_ok=True)
     (Path(cli.env["RETINUE_CONFIG"]) / "config.toml").write_text("[limits]\nmax_turns = 2\n")
-    call = {"tools": [{"tool": "ls", "args": {}}]}
+    call: dict[str, Any] = {"tools": [{"tool": "ls", "args": {}}]}
     cli.script_model([call, call, call, "That was all."])
     run = cli("run", "--json", "Look around.")
     assert run.code == 6
