@@ -15,6 +15,7 @@ from retinue.domain.permissions.scope import Scope
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed
 from retinue.sandbox.cli_agents.runner import MAX_STDERR_BYTES, CliAgentRunner
+from retinue.sandbox.netns_helper import INOTIFY_LIMITS
 from retinue.sandbox.probe import SandboxProbe
 
 pytestmark = pytest.mark.anyio
@@ -315,3 +316,19 @@ async def test_a_cli_agent_can_read_its_own_installation(strict_runner: RunnerFi
     install(strict_runner)
     exited = await strict_runner.run()
     assert (strict_runner.output, exited.exit_code) == ("from the modules\n", 0), exited.stderr_tail
+
+
+async def test_a_sandboxed_cli_agent_can_watch_files_but_not_take_all_instances_of_the_user(
+    strict_runner: RunnerFixture,
+):
+    """The limit is that of its own user namespace; the machine's is larger."""
+    strict_runner.install_script(
+        "import ctypes\nlibc = ctypes.CDLL(None)\ncount = 0\n"
+        "while libc.inotify_init1(0) >= 0 and count < 1000: count += 1\nprint(count)",
+        interpreter="/usr/bin/python3 -I"
+        if os.access("/usr/bin/python3", os.X_OK)
+        else f"{sys.executable} -I",
+    )
+    ended = await strict_runner.run()
+    assert ended.exit_code == 0
+    assert int(strict_runner.output) == INOTIFY_LIMITS["max_inotify_instances"]
