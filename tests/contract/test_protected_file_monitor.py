@@ -201,7 +201,8 @@ from retinue.errors import Failed
 from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
 open('/proc/sys/user/max_inotify_instances', 'w').write('0')
 try:
-    bubblewrap_command(Scope(read=('{workspace}/**',), root='{workspace}'), 'true', bwrap=find_bwrap())
+    bubblewrap_command(
+        Scope(read=('{workspace}/**',), write=('{workspace}/**',), root='{workspace}'), 'true', bwrap=find_bwrap())
 except Failed as error:
     print(error)
 """

@@ -195,13 +195,13 @@ def bubblewrap_command(
 
     The records folder keeps the file state from before the command, so that a kill does not lose it. A
     CLI agent brings its own program and starts when its gate is opened; `command` is then unused.
-    The monitor is released with the command; without one, one is reserved here. Raises Failed if the sandbox
+    The monitor is released with the command; one is reserved here if it is missing and needed. Raises Failed if the sandbox
     cannot be built.
     """
     try:
         with ExitStack() as rollback:
-            monitor = monitor or reserve_monitor()
-            rollback.callback(monitor.release)
+            if monitor is not None:
+                rollback.callback(monitor.release)
             seccomp_filter = _build_seccomp_filter(is_cli_agent=cli_agent is not None)
             _check_command(command, bwrap)
             fds = _Descriptors()
@@ -214,6 +214,9 @@ def bubblewrap_command(
                 if cli_agent is None
                 else with_program_mounts(cli_agent, plan_mounts(scope))
             )
+            if monitor is None and plan.writable_folders:
+                monitor = reserve_monitor()
+                rollback.callback(monitor.release)
             prepare_mount_points(plan)
             agent_options = _cli_agent_options(cli_agent, fds)
             options_fd = fds.for_options(
@@ -237,7 +240,8 @@ def bubblewrap_command(
 
     def clean_up() -> tuple[str, ...]:
         os.close(lifeline_writer)
-        monitor.release()
+        if monitor is not None:
+            monitor.release()
         cgroup.remove_groups(groups)
         devices.release()
         return (*visible_notes(killed_commands, plan.writable_folders), *plan.notes, *record.clean_up())
@@ -255,7 +259,7 @@ def bubblewrap_command(
         env={},
         fds=tuple(fds.fds),
         clean_up=clean_up,
-        start_monitor=partial(start_monitor, monitor, record.snapshot, plan.scanned_folders),
+        start_monitor=monitor and partial(start_monitor, monitor, record.snapshot, plan.scanned_folders),
         launcher_argc=len(join_argv) + 1,
         start_gate_fd=start_gate_fd,
         sigterm_grace_s=sigterm_grace_s,

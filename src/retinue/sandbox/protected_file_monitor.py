@@ -78,7 +78,11 @@ def try_reserve_monitor() -> ReservedMonitor | None:
         except OSError as error:
             if _active_monitors:
                 return None
-            raise Failed(_NO_INSTANCES) from error
+            if error.errno == errno.EMFILE:
+                raise Failed(_NO_INSTANCES) from error
+            raise Failed(
+                f"the command was not run: its files cannot be watched ({error.strerror})"
+            ) from error
         _active_monitors.add(reserved)
         return reserved
 
