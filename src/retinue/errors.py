@@ -5,6 +5,7 @@ RetinueError              a sentence for a person, a code for programs, an exit 
 │   ├── BadConfig         the operator must correct the configuration file
 │   └── BadDefinition     the author must correct an agent definition (path, line)
 ├── NotFound              the thing does not exist                                         exit 7
+│   └── UnusableAgent     the agent's definition is invalid                                exit 2
 ├── Refused               a rule forbids it; only a person or the operator can allow it    exit 3
 │   ├── OutOfScope        a path, tool or command is outside the scope
 │   └── Conflict          the current state does not allow it; read it again
@@ -54,6 +55,13 @@ class BadDefinition(UsageError):
 class NotFound(RetinueError):
     code = "not_found"
     exit_code = 7
+
+
+class UnusableAgent(NotFound):
+    """There is no such agent because its definition is invalid; `__cause__` is the BadDefinition."""
+
+    code = "bad_definition"
+    exit_code = 2
 
 
 class Refused(RetinueError):

@@ -16,7 +16,7 @@ from retinue.domain.event import Event
 from retinue.domain.io_results import CommandResult, FileContent, FileEntry, WriteResult
 from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.run import Reason, Run, Status
+from retinue.domain.run import Reason, ResultFile, Run, Status
 from retinue.domain.runtime_settings import RuntimeSettings
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import CreatedRun, NewSession, Session
@@ -141,8 +141,12 @@ class SessionStore(Protocol):
         """Replace fields of session.json."""
         ...
 
-    async def delete(self, session: Session) -> str:
-        """Move the session to the trash and return its path there."""
+    async def delete(self, session: Session, *, at: datetime | None = None) -> str:
+        """Move the session to the trash and return its path there; `at` is the time in its new name."""
+        ...
+
+    def path_in_trash(self, path: str, at: datetime) -> str:
+        """Return the path that a session's folder gets when it is deleted with this time."""
         ...
 
     async def read_entry_page(
@@ -153,6 +157,10 @@ class SessionStore(Protocol):
         Returns the first entries after `after`, the last before `before`, or else the newest. Raises NotFound if no
         entry has that id.
         """
+        ...
+
+    async def read_entry(self, session: Session, entry_id: str) -> Entry:
+        """Read one entry from the file without locking it; raises NotFound."""
         ...
 
     async def grant_pattern(self, session: Session, access: ToolAccess, pattern: str) -> None:
@@ -191,6 +199,8 @@ class RunFilters(TypedDict, total=False):
     """The run has, or has not, ever been started."""
     due_by: datetime | None
     """wake_at is not later than this time."""
+    with_independent: bool
+    """Of the live children of a run, return also those that it does not wait for."""
     limit: int | None
 
 
@@ -247,7 +257,7 @@ class Transaction(Protocol):
     def has_live_children(
         self, run_id: str, *, awaited: bool | None = None, with_running_clock: bool = False
     ) -> bool:
-        """Return True if a run requested by this one is live.
+        """Return True if a run requested by this one is live, apart from independent ones.
 
         `with_running_clock`: only a child that is queued, is running, or waits for such a child.
         """
@@ -466,6 +476,10 @@ class Tool(ToolPolicy, frozen=True, kw_only=True):
     """Refuse a call before a person is asked to approve it; None if nothing can be checked cheaply."""
 
 
+async def _no_files(_: Session) -> Sequence[ResultFile]:
+    return ()
+
+
 class SandboxAccess(Struct, frozen=True, kw_only=True):
     """Access to files and shell commands, by scope."""
 
@@ -475,6 +489,8 @@ class SandboxAccess(Struct, frozen=True, kw_only=True):
     """Return the sandbox level of this machine, detected once."""
     tmp_folder_for: Callable[[Session], str]
     """Return the real folder behind a session's /tmp, which need not exist yet."""
+    list_tmp_files: Callable[[Session], Awaitable[Sequence[ResultFile]]] = _no_files
+    """Return the files in a session's /tmp, with their real paths."""
 
 
 class WorktreeAccess(Struct, frozen=True, kw_only=True):

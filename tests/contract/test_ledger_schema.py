@@ -29,7 +29,7 @@ async def test_a_ledger_of_a_newer_version_is_refused_and_left_unchanged(tmp_pat
     await write_runs(path, 1)
     change_ledger(path, "PRAGMA user_version=9000")
     async with open_ledger(path) as ledger:
-        with pytest.raises(Failed, match=r"newer Retinue \(schema version 9000, supported 13\)\. Upgrade"):
+        with pytest.raises(Failed, match=r"newer Retinue \(schema version 9000, supported 14\)\. Upgrade"):
             await ledger.write(lambda tx: tx.add_run(make_run("r2")))
     assert query_ledger(path, "SELECT count(*) FROM runs") == [(1,)]
 
@@ -99,6 +99,8 @@ async def test_an_older_ledger_is_migrated_and_usable(tmp_path: Path, version: i
             (1, "run.queued"), (2, "run.started"), (3, "run.ended"),
         ]  # fmt: skip
         assert received_events == stored_events[2:]
+    assert query_ledger(path, "SELECT id FROM subagent_runs") == []  # a person requested it
+    change_ledger(path, "UPDATE runs SET requester = 'main-1/main'")
     assert query_ledger(path, "SELECT task, model FROM subagent_runs") == [("look around", "m:small")]
     assert find_damage(path) is None
 
@@ -244,7 +246,7 @@ async def test_live_children_are_found_by_an_index(tmp_path: Path):
         for awaited in (None, True)
     ]
     assert accesses == [
-        ["SEARCH runs USING INDEX runs_live_of_parent (parent_run=?)"],
+        ["SEARCH runs USING INDEX runs_live_of_parent (parent_run=? AND awaited>?)"],
         ["SEARCH runs USING INDEX runs_live_of_parent (parent_run=? AND awaited=?)"],
     ]
 

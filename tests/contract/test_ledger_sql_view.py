@@ -3,7 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
-from ledger_file import query_ledger, write_runs
+from ledger_file import query_ledger
 from msgspec.structs import replace
 
 from retinue.domain.run import Reason, RunRequest, Status
@@ -26,10 +26,22 @@ SEED_COLUMNS = [
 ]
 
 
+SUBAGENT_REQUEST = RunRequest(key="k", agent="main", task="look around", requester="main-1/main")
+
+
+async def test_the_view_holds_only_runs_that_another_session_requested(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger:
+        await ledger.write(lambda tx: tx.add_run(make_run("by-person")))
+        await ledger.write(lambda tx: tx.add_run(make_run("by-agent", request=SUBAGENT_REQUEST)))
+    assert query_ledger(path, "SELECT id FROM subagent_runs") == [("by-agent",)]
+
+
 async def test_the_view_has_the_columns_of_the_seed_in_its_order(tmp_path: Path):
     """Shows: E022."""
     path = tmp_path / "ledger.db"
-    await write_runs(path, 1)
+    async with open_ledger(path) as ledger:
+        await ledger.write(lambda tx: tx.add_run(make_run("r0", request=SUBAGENT_REQUEST, text="")))
     columns = query_ledger(path, "SELECT name FROM pragma_table_info('subagent_runs')")
     assert [name for (name,) in columns] == [name for name, _ in SEED_COLUMNS]
     column_types = query_ledger(
@@ -57,7 +69,9 @@ async def test_the_view_maps_every_status_to_one_of_the_four_of_the_seed(tmp_pat
     path = tmp_path / "ledger.db"
     async with open_ledger(path) as ledger:
         for status, _ in STATUSES:
-            await ledger.write(lambda tx, status=status: tx.add_run(make_run(status.value, status=status)))
+            request = replace(SUBAGENT_REQUEST, key=status.value)
+            run = make_run(status.value, request=request, status=status)
+            await ledger.write(lambda tx, run=run: tx.add_run(run))
     assert {status for status, _ in STATUSES} == set(Status)
     assert dict(query_ledger(path, "SELECT id, status FROM subagent_runs")) == dict(STATUSES)
 
@@ -85,7 +99,7 @@ async def test_the_view_has_the_values_of_each_run_in_the_units_of_the_seed(tmp_
         started_at=CREATED_AT + timedelta(seconds=1),
         ended_at=CREATED_AT + timedelta(seconds=3, microseconds=500),
     )
-    minimal_request = RunRequest(key="k2", agent="main", task=None)
+    minimal_request = RunRequest(key="k2", agent="main", task=None, requester="agent:main:main")
     async with open_ledger(path) as ledger:
 
         def add_runs(tx: Transaction) -> None:
@@ -96,6 +110,7 @@ async def test_the_view_has_the_values_of_each_run_in_the_units_of_the_seed(tmp_
             tx.add_run(
                 make_run(
                     "cut",
+                    request=replace(minimal_request, key="k3", task="look around"),
                     status=Status.CANCELLED,
                     reason=Reason.USER_CANCEL,
                     text="half",
@@ -113,8 +128,8 @@ async def test_the_view_has_the_values_of_each_run_in_the_units_of_the_seed(tmp_
         "completed", "XFS is from 1993.", None, created_at_ms + 1000, created_at_ms + 3000, stored.duration_ms,
     )  # fmt: skip
     assert rows["live"] == (
-        "main-1/main", "person", "", None, "m:large", "running", None, None, created_at_ms, None, None
+        "main-1/main", "agent:main:main", "", None, "m:large", "running", None, None, created_at_ms, None, None
     )  # fmt: skip
     assert rows["cut"] == (
-        "main-1/main", "person", "look around", None, None, "failed", "half", "user_cancel", created_at_ms, created_at_ms, None
+        "main-1/main", "agent:main:main", "look around", None, None, "failed", "half", "user_cancel", created_at_ms, created_at_ms, None
     )  # fmt: skip

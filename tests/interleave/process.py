@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -114,9 +115,9 @@ class InterleavedStore(FileStore):
         await self._life.pause()
         return await super().find(ref)
 
-    async def delete(self, session: Session) -> str:
+    async def delete(self, session: Session, *, at: datetime | None = None) -> str:
         await self._life.pause()
-        return await super().delete(session)
+        return await super().delete(session, at=at)
 
     def open(self, session: Session) -> AbstractAsyncContextManager[Any]:
         return self._open_interleaved(session)

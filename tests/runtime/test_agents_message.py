@@ -259,7 +259,8 @@ async def test_an_async_message_returns_at_once_and_its_response_wakes_the_calle
     main = [tool_call_reply(message_call(mode="async")), text_reply("I asked."), text_reply("It is added.")]
     todo = [PONDER_CALL, text_reply("Added: milk.")]
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
-        run = await process.run_until_suspended("Go.", agent="main")
+        run = await process.run("Go.", agent="main")
+        assert (run.status, run.text) == (Status.DONE, "I asked.")
         (output,) = await process.tool_outputs(run)
         child = (await process.all_runs())[1]
         assert child.status is Status.RUNNING
@@ -273,7 +274,9 @@ async def test_an_async_message_returns_at_once_and_its_response_wakes_the_calle
             "responseId": child.id,
         }
         gate.set()
-        assert (await process.wait_until_ended(run)).text == "It is added."
+        _, _, callback = await process.wait_until_idle()
+        assert (callback.session_id, callback.text) == (run.session_id, "It is added.")
+        assert (await process.reload(run)).text == "I asked."
         assert await process.announcements(run) == [f"[Async response, responseId={child.id}]: Added: milk."]
         assert (await process.agent_texts(child))[-1] == "Added: milk."
         streamed = [each for each in process.events if each.session == child.session_id]
@@ -292,7 +295,11 @@ async def test_a_message_to_a_busy_agent_is_queued_and_does_not_block_the_caller
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
         earlier = await process.submit("Think.", agent="todo")
         await process.wait_for_event("tool.started")
-        run = await process.run_until_suspended("Go.", agent="main")
+        run = await process.submit("Go.", agent="main")
+        if mode == "sync":
+            await process.wait_until_suspended(run)
+        else:
+            await process.wait(run)
         (output,) = await process.tool_outputs(run)
         child = (await process.all_runs())[2]
         assert child.status is Status.QUEUED
@@ -300,7 +307,9 @@ async def test_a_message_to_a_busy_agent_is_queued_and_does_not_block_the_caller
         assert (output["responseId"], output["messageId"]) == (child.id, child.id)
         assert output["sessionId"] == earlier.session_id
         gate.set()
-        assert (await process.wait_until_ended(run)).text == "It is added."
+        *_, last = await process.wait_until_idle()
+        answering = await process.reload(run) if mode == "sync" else last
+        assert (answering.session_id, answering.text) == (run.session_id, "It is added.")
         assert await process.announcements(run) == [f"[Async response, responseId={child.id}]: Added: milk."]
 
 
@@ -450,13 +459,57 @@ async def test_a_response_for_a_deleted_session_is_marked_as_failed(runtime: Run
     main = [tool_call_reply(message_call(mode="async")), text_reply("I asked."), text_reply("never")]
     todo = [PONDER_CALL, text_reply("Added: milk.")]
     async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
-        run = await process.run_until_suspended("Go.", agent="main")
+        run = await process.run("Go.", agent="main")
         await process.store.delete(await process.store.find(run.session_id))
         gate.set()
         caller, child, woken = await process.wait_until_idle()
         assert (child.status, child.text) == (Status.DONE, "Added: milk.")
-        assert (caller.status, woken.status) == (Status.FAILED, Status.FAILED)
+        assert (caller.status, woken.status) == (Status.DONE, Status.FAILED)
         assert len(process.provider.requests) == 4
         (delivery,) = await process.deliveries()
         assert delivery.state is DeliveryState.FAILED
         assert process.crashes == []
+
+
+async def test_the_callback_of_a_sub_agent_stays_in_its_own_session(runtime: RuntimeFixture):
+    """The agent that had asked the sub-agent receives the sub-agent's own answer only."""
+    gate = asyncio.Event()
+    runtime.write_agent("helper", "tools: [agents_message]\n")
+    main = [
+        tool_call_reply(("spawn_subagent", '{"agentId": "helper", "prompt": "Ask."}')),
+        text_reply("Received."),
+    ]
+    helper = [tool_call_reply(message_call(mode="async")), text_reply("I asked todo."), text_reply("Noted.")]
+    todo = [PONDER_CALL, text_reply("Added: milk.")]
+    by_agent = {"main": main, "helper": helper, "todo": todo}
+    runtime.write_agent("main")
+    runtime.write_agent("todo")
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        assert (run.status, run.text) == (Status.DONE, "Received.")
+        (result,) = await process.tool_results(run)
+        assert "I asked todo." in result.text
+        gate.set()
+        _, helper_run, peer, callback = await process.wait_until_idle()
+        assert (callback.session_id, callback.text) == (helper_run.session_id, "Noted.")
+        assert callback.root_id == peer.root_id == run.id
+        assert (peer.depth, peer.status) == (2, Status.DONE)
+        assert await process.announcements(run) == []
+        assert len(await process.announcements(helper_run)) == 1
+        assert {each.state for each in await process.deliveries()} == {DeliveryState.DELIVERED}
+        assert len([each for each in await process.all_runs() if each.session_id == run.session_id]) == 1
+
+
+async def test_cancelling_the_caller_does_not_cancel_an_async_peer(runtime: RuntimeFixture):
+    """Shows: L019."""
+    gate = asyncio.Event()
+    main = [tool_call_reply(message_call(mode="async")), PONDER_CALL]
+    todo = [PONDER_CALL, text_reply("Added: milk.")]
+    async with open_main_and_todo(runtime, main, todo, tools=[make_gated_tool(gate)]) as process:
+        run = await process.submit("Go.", agent="main")
+        await process.wait_for_tool_result(run)
+        cancelled = await process.cancel(run)
+        gate.set()
+        caller, peer = await process.wait_until_idle()
+        assert (cancelled.status, caller.status) == (Status.CANCELLED, Status.CANCELLED)
+        assert (peer.status, peer.text) == (Status.DONE, "Added: milk.")

@@ -197,8 +197,28 @@ async def test_an_unreachable_model_of_a_child_is_an_error_with_its_reason(runti
     ) as process:
         run = await process.run_until_idle("Go.", agent="main")
         (result,) = await process.tool_results(run)
-        assert result.text == "Error: Network failure\nno connection to 127.0.0.1"
+        error, _, report = result.text.partition("\n\n")
+        assert error == "Error: Network failure\nno connection to 127.0.0.1"
+        assert "status=failed" in report
+        assert "The agent ended without any text." in report
         assert run.status is Status.DONE
+
+
+async def test_the_error_of_a_failed_child_includes_its_earlier_text_and_the_transcript_path(
+    runtime: RuntimeFixture,
+):
+    """Shows: A066."""
+    failure = ModelFailed("no connection to 127.0.0.1", reason=Reason.UNREACHABLE)
+    helper = [tool_call_reply(("ls", "{}"), text="The lock is missing in a.py."), failure]
+    async with open_main_and_helper(
+        runtime, [tool_call_reply(spawn_call()), text_reply("A pity.")], helper
+    ) as process:
+        run = await process.run_until_idle("Go.", agent="main")
+        (result,) = await process.tool_results(run)
+        (child,) = [each for each in await process.all_runs() if each.id != run.id]
+        assert result.text.startswith("Error: Network failure\nno connection to 127.0.0.1\n\nreport run=")
+        assert "The lock is missing in a.py." in result.text
+        assert f"transcript={child.transcript_path}" in result.text
 
 
 async def test_a_parent_waiting_for_a_child_is_resumed_after_a_crash_without_a_second_child(

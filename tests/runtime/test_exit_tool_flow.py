@@ -387,7 +387,7 @@ async def test_a_delegation_tool_can_be_an_exit_tool_and_its_result_starts_the_n
         tool_call_reply(("sessions_spawn", '{"task": "Review."}'), ("ls", "{}")),
         tool_call_reply(submit_call("Mended.")),
     ]
-    by_agent = {"Go.": script, "Review.": [tool_call_reply(submit_call("Mend line 3."))]}
+    by_agent = {"Go.": script, "Review.": [text_reply("Mend line 3.")]}
     async with runtime.open(by_agent=by_agent) as process:
         run = await process.run("Go.", agent="coder")
         assert (run.status, run.exit_tool, json.loads(run.text)["status"]) == (

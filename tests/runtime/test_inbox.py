@@ -103,13 +103,17 @@ async def test_the_inbox_lists_running_children_and_does_not_end_the_run(runtime
 async def test_a_result_that_was_only_read_is_still_announced(runtime: RuntimeFixture):
     """Shows: D023."""
     runtime.write_agent("main")
-    runtime.write_agent("helper", "roles: [watcher]\ntools: [read]\n")
-    main = [tool_call_reply(spawn_call(capability="watcher")), tool_call_reply(READ), text_reply("Received.")]
+    runtime.write_agent("helper", "roles: [orchestrator]\ntools: [read]\n")
+    main = [
+        tool_call_reply(spawn_call(capability="orchestrator")),
+        tool_call_reply(READ),
+        text_reply("Received."),
+    ]
     async with runtime.open(provider=slow_provider(runtime, main, [text_reply("Drift.")])) as process:
         run = await process.submit("Go.", agent="main")
         await process.wait_until_idle()
         ((row,),) = await inbox_updates(process, run)
-        assert (row["capability"], row["status"], row["delivery"]) == ("watcher", "complete", "pending")
+        assert (row["capability"], row["status"], row["delivery"]) == ("orchestrator", "complete", "pending")
         assert row["summary"] == "Drift."
         notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
         (delivery,) = await process.deliveries()
@@ -229,7 +233,8 @@ async def test_a_drain_returns_at_most_a_hundred_results_and_the_others_are_anno
         (rows,) = await inbox_updates(process, run)
         assert sum(row["delivery"] == "delivered" for row in rows) == max_results
         assert sum(row["delivery"] == "pending" for row in rows) == result_count - max_results
-        assert all("characters omitted" in row["summary"] for row in rows)
+        assert all(len(row["summary"]) < 1_000 for row in rows)
+        assert {row["read"] for row in rows} == {f'read {{"path": "result:{row["runId"]}"}}' for row in rows}
         notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
         assert len(notices) == result_count - max_results
         assert {each.state for each in await process.deliveries()} == {DeliveryState.DELIVERED}

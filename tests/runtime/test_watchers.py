@@ -11,6 +11,7 @@ from retinue.domain.event import Event
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import Session
+from retinue.domain.transcript import Notice
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.errors import ModelFailed, Refused
 from retinue.interfaces import Transaction
@@ -250,6 +251,9 @@ async def test_an_interrupting_interjection_ends_the_watched_run_with_a_summary(
             Reason.INTERRUPTED,
             "In short: nothing was dropped.",
         )
+        notices = [each.text for each in await process.entries(ended) if isinstance(each, Notice)]
+        assert notices[-1].startswith("The watcher pair interrupted you.")
+        assert "It drops a table nobody named." in notices[-1]
         (interjection,) = await find_interjections(process)
         assert (interjection.severity, interjection.interrupts) == (Severity.INTERRUPT, run.id)
         assert (interjection.reason, interjection.suggestion) == (

@@ -173,7 +173,7 @@ async def test_an_invalid_definition_is_not_listed_and_cannot_be_run(machine: Us
         assert f"{bad}:" in listed.err
         assert "tolls" in listed.err
         ran = await machine("run", "--agent", "worse", "Go")
-        assert (ran.code, ran.out) == (7, "")
+        assert (ran.code, ran.out) == (2, "")
         assert ran.err.startswith("retinue: Agent 'worse' not found")
         assert len(ran.err.splitlines()) == 1
         assert server.requests == []

@@ -10,7 +10,8 @@ from typing import Any
 from model_scripts import is_from_worker, script_with_worker
 from user_machine import UserMachine
 
-from retinue.testing.replies import text_reply, tool_call_reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 
 def spawn_call(**arguments: Any) -> tuple[str, dict[str, Any]]:
@@ -177,3 +178,48 @@ async def test_a_run_with_forget_leaves_no_file_and_cannot_create_a_child_sessio
         assert ran.json["path"] is None
         assert (await machine("sessions", "list", "--json")).json == []
         assert (await machine("runs", "history", "--json")).json == []
+
+
+async def test_a_worker_has_no_exit_tools_and_is_not_offered_ask_user_or_agents_list(machine: UserMachine):
+    machine.write_agent("coder", "exits: [submit_for_review]\n", "You code.\n")
+    submit = tool_call_reply(("submit_for_review", {"summary": "It was 1993."}))
+    script = script_with_worker([tool_call_reply(spawn_call()), submit], text_reply("The year is 1993."))
+    async with machine.serve_models(script) as server:
+        ran = await machine("run", "--json", "--agent", "coder", "When did XFS come?")
+    (worker,) = [each for each in server.requests if is_from_worker(each)]
+    assert "submit_for_review" not in json.dumps(worker.body)
+    names = {each["function"]["name"] for each in worker.body["tools"]}
+    assert "read" in names
+    assert not {"ask_user", "agents_list", "sessions_spawn"} & names
+    (child,) = ran.json["children"]
+    shown = (await machine("runs", "show", "--json", child)).json
+    assert (shown["status"], shown["text"], shown["turns"]) == ("done", "The year is 1993.", 1)
+
+
+async def test_the_transcript_path_in_an_announcement_is_valid_after_the_cleanup(machine: UserMachine):
+    call = spawn_call(cleanup="delete")
+    main = [tool_call_reply(call), text_reply("Sent."), text_reply("It was 1993.")]
+    script = script_with_worker(main, text_reply("The year is 1993."))
+    async with machine.serve_models(script):
+        ran = await machine("run", "--json", "When did XFS come?")
+    (path,) = re.findall(r"transcript=(\S+)", Path(ran.json["path"]).read_text())
+    assert ".deleted." in path
+    assert "The year is 1993." in Path(path).read_text()
+
+
+async def test_an_agent_that_can_only_read_is_not_said_to_have_done_no_work(machine: UserMachine):
+    """Shows: X05."""
+    machine.write_agent("thinker", "tools: [read, grep]\n", "You think.\n")
+    machine.write_agent("doer", "tools: [read, write]\n", "You act.\n")
+    calls = [("spawn_subagent", {"agentId": each, "prompt": "Is it right?"}) for each in ("thinker", "doer")]
+
+    def script(request: CapturedRequest) -> FakeResponse:
+        if "You think." in request.messages[0]["content"] or "You act." in request.messages[0]["content"]:
+            return text_reply("Yes, it is right because of the lock.")
+        return text_reply("Good.") if request.reply_count else tool_call_reply(*calls)
+
+    async with machine.serve_models(script) as server:
+        await machine("run", "--json", "Ask.")
+    thinker, doer = [str(each["content"]) for each in server.requests[-1].messages if each["role"] == "tool"]
+    assert "No work done" not in thinker
+    assert "No work done: it called no tools." in doer

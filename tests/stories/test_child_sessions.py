@@ -294,3 +294,21 @@ async def test_a_model_override_for_one_message_is_not_inherited_by_a_child(mach
         "gpt-override",
         "gpt-scout",
     ]
+
+
+async def test_spawn_leaves_its_result_in_the_transcript_of_the_parent(machine: UserMachine):
+    """Shows: D017, D021."""
+    machine.write_agent("helper", "", "You help.\n")
+    replies = [text_reply("Hello."), text_reply("The lock is missing."), text_reply("I see.")]
+    async with machine.serve_models(replies) as server:
+        parent = (await machine("run", "--json", "Begin.")).json
+        spawned = await machine("spawn", "--parent", parent["slug"], "--agent", "helper", "Find it.")
+        assert spawned.code == 0, spawned.err
+        transcript = Path(parent["path"]).read_text()
+        assert transcript.count("The lock is missing.") == 1
+        await machine("send", parent["slug"], "What was found?")
+        assert "The lock is missing." in str(server.requests[-1].messages)
+    assert Path(parent["path"]).read_text().count("The lock is missing.") == 1
+    (row,) = (await machine("inbox", "--json")).json
+    assert (row["delivery"], row["recipient"]) == ("delivered", parent["slug"])
+    assert (await machine("doctor")).code == 0

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from user_machine import UserMachine
 
 from retinue.testing.fake_model_server import CapturedRequest
@@ -161,3 +162,81 @@ async def test_switching_agents_in_a_chat_continues_the_session_of_each_agent(ma
     assert [run["agent"] for run in ran.json] == ["a", "b", "a"]
     assert slug_by_text["You said: Hello."] == slug_by_text["You said: B thinks so too."]
     assert slug_by_text["You said: What do you think?"] != slug_by_text["You said: Hello."]
+
+
+async def test_a_run_prints_its_own_answer_and_stays_until_the_agent_it_messaged_has_ended(
+    machine: UserMachine,
+):
+    """Shows: C041, C042, C045, L019, L020."""
+    machine.write_agent("todo", TODO, LISTS)
+    gate = asyncio.Event()
+    call = ("agents_message", {"agentId": "todo", "content": "Add buy milk.", "mode": "async"})
+
+    async def script(request: CapturedRequest) -> FakeResponse:
+        if machine.system_prompt(request).startswith(LISTS):
+            await gate.wait()
+            return text_reply("Added: buy milk.")
+        if "]: Added: buy milk." in last_message(request):
+            return text_reply("Noted for later.")
+        return text_reply("I passed it on.") if tool_results(request) else tool_call_reply(call)
+
+    async with machine.serve_models(script):
+        process = await machine.start("run", "Ask todo to add buy milk")
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"I passed it on.\n"
+        (peer,) = (await machine("runs", "list", "--json")).json
+        assert (peer["agent"], peer["status"], process.returncode) == ("todo", "running", None)
+        gate.set()
+        rest, _ = await process.communicate()
+    assert (process.returncode, rest) == (0, b"")
+    callback, answered, asked = (await machine("runs", "history", "--json")).json
+    assert (asked["text"], answered["text"]) == ("I passed it on.", "Added: buy milk.")
+    assert (callback["session_id"], callback["text"]) == (asked["session_id"], "Noted for later.")
+    assert "Added: buy milk." in Path(answered["path"]).read_text()
+
+
+async def test_a_sync_http_message_returns_the_answer_of_its_own_turn(machine: UserMachine):
+    """Shows: C039, C042."""
+    machine.write_agent("todo", TODO, LISTS)
+    gate = asyncio.Event()
+    call = ("agents_message", {"agentId": "todo", "content": "Add buy milk.", "mode": "async"})
+
+    async def script(request: CapturedRequest) -> FakeResponse:
+        if machine.system_prompt(request).startswith(LISTS):
+            await gate.wait()
+            return text_reply("Added: buy milk.")
+        if "]: Added: buy milk." in last_message(request):
+            return text_reply("Noted for later.")
+        if last_message(request) == "And now?":
+            return text_reply("Still waiting.")
+        if last_message(request) == "First.":
+            return text_reply("Hello.")
+        return text_reply("I passed it on.") if tool_results(request) else tool_call_reply(call)
+
+    async with machine.serve_models(script), machine.daemon():
+        first = (await machine("run", "--json", "First.")).json
+        answers = [
+            await post_message(machine, first["session_id"], each) for each in ("Ask todo.", "And now?")
+        ]
+        assert [(each["status"], each["response"]) for each in answers] == [
+            ("complete", "I passed it on."),
+            ("complete", "Still waiting."),
+        ]
+        gate.set()
+        await machine.wait_for_live_runs()
+    history = (await machine("runs", "history", "--json")).json
+    assert [each["text"] for each in history if each["session_id"] == first["session_id"]] == [
+        "Noted for later.",
+        "Still waiting.",
+        "I passed it on.",
+        "Hello.",
+    ]
+
+
+async def post_message(machine: UserMachine, session: str, content: str) -> dict[str, Any]:
+    """Send a sync message over the daemon's socket."""
+    connector = aiohttp.UnixConnector(str(machine.home / "daemon.sock"))
+    async with aiohttp.ClientSession(connector=connector) as client:
+        url = f"http://localhost/api/sessions/{session}/messages"
+        async with client.post(url, json={"content": content, "mode": "sync"}) as response:
+            return await response.json()

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +279,38 @@ async def test_running_agents_are_listed_and_cannot_be_removed_from_the_pool(mac
             False,
         )
         assert {each.slug for each in await app.sessions.list()} == {run.slug, pooled.pooled_session.slug}
+
+
+async def test_a_copied_agent_can_be_asked_by_its_id_in_the_branch_and_the_original_stays_unchanged(
+    machine: UserMachine,
+):
+    """Shows: A082, A083."""
+    machine.write_agent("helper", "", "You help.\n")
+    agent_ids: list[str] = []
+
+    def script(request: CapturedRequest) -> FakeResponse:
+        if "You help." in request.messages[0]["content"]:
+            asked = str(request.messages[-1]["content"])
+            return text_reply(f"I was asked {len(request.messages) // 2} times, now: {asked[:20]}")
+        last = request.messages[-1]
+        if last["role"] == "tool":
+            agent_ids.append(str(json.loads(last["content"]).get("agent_id")))
+            return text_reply(str(json.loads(last["content"]).get("result")))
+        if last["content"] == "Begin.":
+            return tool_call_reply(("agent", {"agent_name": "helper", "task_prompt": "Look."}))
+        return tool_call_reply(("agent_ask", {"agent_id": agent_ids[0], "message": "And then?"}))
+
+    async with machine.serve_models(script):
+        first = (await machine("run", "--json", "Begin.")).json
+        (original,) = [
+            each
+            for each in (await machine("sessions", "list", "--json")).json
+            if each["parent"] == first["session_id"]
+        ]
+        before = Path(original["path"]).read_text()
+        branch = (await machine("sessions", "branch", first["slug"], "--json")).json
+        asked = (await machine("send", "--json", branch["session_id"], "Ask on.")).json
+        again = (await machine("send", "--json", branch["session_id"], "Ask on.")).json
+    assert asked["text"].startswith("I was asked 2 times, now: And then?"), asked
+    assert again["text"].startswith("I was asked 3 times, now: And then?"), again
+    assert Path(original["path"]).read_text() == before

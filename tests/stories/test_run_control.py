@@ -214,3 +214,33 @@ async def test_ctrl_c_cancels_a_run_with_its_children_and_closes_the_model_conne
         ended = (await machine("runs", "history", "--json")).json
         assert [(run["status"], run["reason"]) for run in ended] == [("cancelled", "user_cancel")] * 3
         await asyncio.wait_for(server.client_disconnected.wait(), 10)
+
+
+async def test_cancelling_a_sub_agent_returns_when_it_has_ended_while_its_parent_continues(
+    machine: UserMachine,
+):
+    """Shows: E033."""
+    machine.write_config(approvals="auto")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
+    parent_may_answer = asyncio.Event()
+
+    async def script(request: CapturedRequest) -> FakeResponse:
+        if is_from_helper(request):
+            return stalled_stream()
+        if request.reply_count == 0:
+            return tool_call_reply(DELEGATE_CALL)
+        await parent_may_answer.wait()
+        return text_reply("Without the helper, then.")
+
+    async with machine.serve_models(script):
+        process = await machine.start("run", "--json", "Go")
+        parent, child = await wait_for_live_runs(machine, 2)
+        await machine.wait_for_requests(2)
+        cancelled = await machine("subagent", "cancel", child, "--json")
+        assert (cancelled.code, cancelled.json["run_id"], cancelled.json["status"]) == (0, child, "cancelled")
+        await machine.wait_for_requests(3)
+        assert (await machine("runs", "show", "--json", parent)).json["status"] == "running"
+        parent_may_answer.set()
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert b"Without the helper, then." in out

@@ -1,6 +1,7 @@
 """Watch commands: starting and stopping a watcher, its interjections, and watchers after a kill."""
 
 import asyncio
+import json
 import sqlite3
 from pathlib import Path
 
@@ -121,3 +122,35 @@ async def wait_for_watcher_task(machine: UserMachine, slug: str, text: str) -> l
             if any(text in task for task, _ in rows) and all(status == "done" for _, status in rows):
                 return [task for task, _ in rows]
             await asyncio.sleep(0.05)
+
+
+async def test_an_agent_starts_a_watcher_of_its_own_conversation(machine: UserMachine):
+    """Shows: D002, D032."""
+    machine.write_config(**SHORT_DELAY)
+    start = ("spawn_subagent", {"agentId": "pair", "capability": "watcher", "prompt": "Watch for typos."})
+
+    def script(request: CapturedRequest) -> FakeResponse:
+        if is_from_watcher(request):
+            return (
+                tool_call_reply(WARNING_CALL) if request.messages[-1]["role"] == "user" else text_reply("ok")
+            )
+        return text_reply("I rewrite it.") if request.reply_count else tool_call_reply(start)
+
+    async with machine.serve_models(script) as server:
+        ran = (await machine("run", "--json", "Fix the typo.")).json
+        result = json.loads(
+            next(
+                str(each["content"])
+                for request in server.requests
+                for each in request.messages
+                if each["role"] == "tool" and "watchId" in str(each["content"])
+            )
+        )
+        (watch,) = (await machine("watch", "list", "--json")).json
+    assert (result["status"], result["sessionId"], result["name"]) == ("waiting", watch["watcher"], "pair#1")
+    assert watch["slug"] == ran["slug"]
+    watcher_requests = [each for each in server.requests if is_from_watcher(each)]
+    assert "Watch for typos." in watcher_requests[0].messages[0]["content"]
+    assert "I rewrite it." in "".join(map(last_user_message, watcher_requests))
+    interjection = (await machine("inbox", "--json")).json[0]
+    assert (interjection["kind"], interjection["reason"]) == ("interjection", "It drifts.")

@@ -21,7 +21,8 @@ export function matchingSlashCommands(text: string): { slash: string; agent: Age
 
 /** Give an agent a task as a sub-agent of a conversation; without a task, toggle a watcher. */
 export async function startAgent(session: string, agent: Agent, task: string, trigger: "slash" | "key"): Promise<boolean> {
-  if (!task) {
+  const isReview = agent.triggers.slash.includes("/review");
+  if (!task && !isReview) {
     if (!agent.roles.includes("watcher")) {
       showToast(`Type the task after the command for ${agent.name}.`, { isError: true });
       return false;

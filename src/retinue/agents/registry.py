@@ -30,7 +30,7 @@ from retinue.agents.sources import (
 from retinue.agents.trust import ProjectSnapshot, TrustState, TrustStore
 from retinue.agents.validators import InvalidValue, nearest_name
 from retinue.domain.agent import AGENT_NAME, AgentDefinition, preset_hash
-from retinue.errors import BadDefinition, Failed, NotFound, Refused
+from retinue.errors import BadDefinition, Failed, NotFound, Refused, UnusableAgent
 from retinue.storage.text_file import LstatStamp, lstat_stamp
 
 BUILT_IN = "built in"
@@ -120,7 +120,7 @@ class FileAgentRegistry:
             merging = _DefinitionMerge(registry=self, project=project)
             defined = merging.merge(name)
         except BadDefinition as error:
-            raise NotFound(f"Agent '{name}' not found: {error}") from error
+            raise UnusableAgent(f"Agent '{name}' not found: {error}") from error
         if are_mtimes_stable(merging.watched):
             key = (name, real_path if merging.is_from_project else "")
             if len(self._cached) >= MAX_CACHED_DEFINITIONS:

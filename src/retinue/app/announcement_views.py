@@ -6,6 +6,7 @@ from typing import Any
 from retinue.domain.delivery import (
     Delivery,
     Report,
+    brief_summary,
     failure_summary,
     inbox_status,
     parse_reports,
@@ -180,7 +181,7 @@ def _announcement_type(run: Run) -> str:
 def _announcement_summary(run: Run) -> str:
     if run.status.is_live:
         return f"Started {run.agent} via {run.request.trigger}"
-    return _shorten(single_line(run.text) if run.status is Status.DONE else failure_summary(run))
+    return _shorten(single_line(brief_summary(run)) if run.status is Status.DONE else failure_summary(run))
 
 
 def _shorten(summary: str) -> str:

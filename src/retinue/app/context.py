@@ -45,6 +45,7 @@ from retinue.providers.retry import RetryingProvider
 from retinue.providers.retry_policy import retry_settings
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.git.worktrees import Worktrees
+from retinue.sandbox.private_tmp import list_tmp_files
 from retinue.worker.clock import system_clock
 from retinue.worker.process_lock import NoProcessLock, ProcessLock, remove_dead_owners
 from retinue.worker.worker import LocalWorker
@@ -132,6 +133,7 @@ def build_context(
             shell_for=sandbox.shell,
             detect_level=sandbox.level,
             tmp_folder_for=lambda session: f"{tmp}/{session.id}",
+            list_tmp_files=lambda session: list_tmp_files(f"{tmp}/{session.id}"),
         ),
         worktrees=WorktreeAccess(
             create=worktrees.create,

@@ -1,6 +1,7 @@
 """The inbox: status and results of delegated tasks, and what a person can do with them."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
@@ -12,19 +13,19 @@ from retinue.domain.delivery import (
     delimited_block,
     escape_role_markers,
     failure_summary,
-    report_text,
     run_inbox_row,
 )
 from retinue.domain.event import Event
 from retinue.domain.run import LIVE_STATUSES, Run, Status, iso_timestamp_seconds
 from retinue.domain.session import Session
-from retinue.domain.transcript import Message
+from retinue.domain.transcript import Message, Notice
 from retinue.domain.watch import Interjection, interjection_inbox_row, interjection_text
-from retinue.errors import Conflict, NotFound, UsageError
+from retinue.errors import Conflict, NotFound, SessionLocked, UsageError
 from retinue.interfaces import Transaction
+from retinue.runtime.child_report import format_report, make_nonce
 from retinue.runtime.inbox import RunDelivery, pair_with_runs, pending_inbox_rows
 from retinue.runtime.interjections import dismiss_interjection, find_interjection
-from retinue.runtime.run_end import make_nonce, mark_delivered
+from retinue.runtime.run_end import mark_delivered
 
 PERSON = "person"
 RECENT_LIMIT = 50
@@ -114,7 +115,7 @@ class InboxService:
         message = Message(
             id=delivery.id if is_pending else f"{delivery.id}{PROMOTED_SUFFIX}",
             role="user",
-            text=f"{RESULT_INTRO.format(agent=run.agent)}\n{report_text(run, run.text, make_nonce(context.runtime))}",
+            text=f"{RESULT_INTRO.format(agent=run.agent)}\n{format_report(run, run.text, context.runtime)}",
             at=iso_timestamp_seconds(context.clock.now()),
             origin=f"agent:{run.agent}",
         )
@@ -127,6 +128,36 @@ class InboxService:
             lambda tx: _result_row(RunDelivery(run, tx.get_delivery(delivery.id)), tx)
         )
         return self._add_display_names([row])[0] | outcome
+
+    async def write_announcements(self, session_id: str) -> None:
+        """Write the results of `retinue spawn` to the parent's transcript, if it is idle.
+
+        Otherwise the parent's run reads them, or its next one.
+        """
+
+        def pending_results(tx: Transaction) -> list[Delivery]:
+            if tx.find_runs(session=session_id, status=LIVE_STATUSES, limit=1):
+                return []
+            pending = tx.find_deliveries(
+                session=session_id, state=[DeliveryState.PENDING], answers_call=False
+            )
+            return [each for each in pending if not each.requester_run]
+
+        context = self._context
+        if not (pending := await context.ledger.read(pending_results)):
+            return
+        session = await context.store.find(session_id)
+        at = iso_timestamp_seconds(context.clock.now())
+        with suppress(SessionLocked):
+            async with context.store.open(session) as conversation:
+                if conversation.typed_text().strip():
+                    return
+                await conversation.append(
+                    *(Notice(id=each.id, topic="announcement", text=each.text, at=at) for each in pending)
+                )
+                await conversation.write_idle_prompt()
+            await mark_delivered(pending, context.runtime)
+            self._emit_file_changed(session)
 
     async def _append_once(self, message: Message, session: Session, *, source_id: str) -> str | None:
         """Append a message unless it is already there; return the id of the existing entry, if any."""

@@ -77,5 +77,10 @@ class SpawnOptions(Struct, frozen=True, kw_only=True):
     Anything but `command` (a slash command or key in a conversation) delivers the result to the parent's
     inbox.
     """
+    in_conversation: bool = False
+    """Give the child the workspace rights of the parent session, limited by its definition and all ceilings.
+
+    Otherwise it can read what its parent can read, and write only to its own /tmp.
+    """
     key: str = ""
     """Idempotency key: the same request with the same key creates one run."""

@@ -21,7 +21,7 @@ from retinue.app.run_views import (
     side_effects_json,
 )
 from retinue.app.sandbox_loader import lowest_command_level
-from retinue.app.tree_activity import is_any_run_active, is_tree_active
+from retinue.app.tree_activity import has_dependent_runs, is_any_run_active, is_tree_active
 from retinue.domain.pricing import CostSummary, run_cost, summarize_costs
 from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.question import Question
@@ -132,7 +132,9 @@ class RunService:
         """Do the same as `wait` for a run that was just loaded."""
         while True:
             await self._wait_for_progress(run)
-            run, is_active = await self._context.ledger.read(partial(_with_tree_activity, run))
+            run, is_active = await self._context.ledger.read(
+                partial(_with_tree_activity, run, is_run_by_daemon=self._context.daemon.link is not None)
+            )
             if run.status is not Status.RUNNING and not is_active:
                 await self._wait_for_daemon_events()
                 return (
@@ -162,6 +164,19 @@ class RunService:
                 await self._wait_for_daemon_events()
                 return await self.find(run.id)
             await self._context.worker.wait_for_change()
+
+    async def wait_for_end(self, run: Run) -> Run:
+        """Wait until a run that was asked to stop has ended, whatever its requester does meanwhile.
+
+        If this process has taken over its tree from a dead one, it waits for the whole tree.
+        """
+        await self._context.worker.wait(run.id)
+        live = await self._context.ledger.read(
+            lambda tx: tx.find_runs(root=run.root_id, status=LIVE_STATUSES)
+        )
+        if any(each.owner_id == self._context.owner.id for each in live):
+            return await self.wait(run.id)
+        return await self.find(run.id)
 
     async def _wait_for_progress(self, run: Run) -> None:
         """Wait until the run has ended or been suspended.
@@ -449,11 +464,16 @@ class RunService:
         )
 
 
-def _with_tree_activity(run: Run, tx: Transaction) -> tuple[Run, bool]:
+def _with_tree_activity(run: Run, tx: Transaction, *, is_run_by_daemon: bool = False) -> tuple[Run, bool]:
     """Return the current run and whether anything in its tree is active.
 
-    Every descendant has an ancestor up to the root, so a finished root without children is the whole tree.
+    Every descendant has an ancestor up to the root, so a finished root without children is the whole tree. Runs
+    that nobody waits for count only if they would end with this process.
     """
     current = tx.get_run(run.id, with_children=True) or run
     is_single_finished = current.status.is_final and current.root_id == current.id and not current.child_ids
-    return current, not is_single_finished and is_tree_active(current.root_id, tx)
+    if is_single_finished:
+        return current, False
+    if is_run_by_daemon and current.status.is_final and not has_dependent_runs(current.root_id, tx):
+        return current, False
+    return current, is_tree_active(current.root_id, tx)

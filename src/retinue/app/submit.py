@@ -17,7 +17,7 @@ from retinue.domain.run import LIVE_STATUSES, Run, RunRequest
 from retinue.domain.session import Session
 from retinue.domain.transcript import Message
 from retinue.domain.workspace import Isolation
-from retinue.errors import BadDefinition, NotFound, Refused, UsageError
+from retinue.errors import BadDefinition, Failed, NotFound, Refused, UsageError
 from retinue.runtime import run_control
 from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.child_workspace import apply_workspace_override
@@ -25,6 +25,11 @@ from retinue.runtime.exit_tools import validate_exit_tools
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.session_scope import load_definition
 from retinue.runtime.spawn import create_session, spawn_child
+from retinue.tools.delegation.request_review import review_task
+from retinue.tools.git_diff import WorkspaceDiff, workspace_diff
+
+REVIEW_COMMAND = "review"
+"""Slash command whose agent receives the diff of the workspace."""
 
 
 async def start_run(text: str | None, options: RunOptions, context: AppContext) -> Run:
@@ -79,10 +84,13 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
 
 async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Run:
     """Create a child session, with its own copy of the definition, and start its first run."""
-    if not text.strip():
-        raise UsageError("The task is missing. Give the child's task as TEXT.")
     parent = await find_session(options.parent, context)
     agent_definition = _child_definition(options.agent, parent, context)
+    description = options.description or options.label or " ".join(text.split()[:6])
+    if options.in_conversation and is_review_agent(agent_definition):
+        text, description = await build_review_task(text, parent, context), description or "review"
+    if not text.strip():
+        raise UsageError("The task is missing. Give the child's task as TEXT.")
     check_model(context.runtime.select_model(agent_definition, options.model), context.config)
     isolation, allowed_paths = options.isolation, options.allowed_paths
     if options.workspace is not None:
@@ -107,19 +115,47 @@ async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Ru
         source="subagent",
         trigger=options.trigger,
         inbox="" if options.trigger == COMMAND_TRIGGER else parent.id,
+        announce_to="" if options.in_conversation or options.trigger != COMMAND_TRIGGER else parent.id,
         label=options.label or options.description,
         model=options.model,
         deadline_seconds=options.timeout_s,
     )
     child = ChildSpec(
         parent=parent,
-        description=options.description or options.label or " ".join(text.split()[:6]),
+        description=description,
+        use_definition_paths=options.in_conversation,
         allowed_paths=allowed_paths,
         denied_paths=options.denied_paths,
         workspace=policy,
         requested_by_person=True,
     )
     return await spawn_child(run_request, child, context.runtime)
+
+
+def is_review_agent(agent: Agent) -> bool:
+    """Return True for an agent with the slash command /review: it receives the diff of the workspace."""
+    return REVIEW_COMMAND in {each.removeprefix("/") for each in agent.triggers.slash}
+
+
+async def build_review_task(text: str, session: Session, context: AppContext) -> str:
+    """Return the task of a reviewer: the text, and the changes in the session's workspace since the last commit.
+
+    Raises:
+        UsageError: There is neither a text nor a change.
+        Failed: There is no text, and the change cannot be read.
+    """
+    try:
+        changes = await workspace_diff(None, session, context.runtime)
+        problem = "" if changes.has_changes else changes.empty_reason
+    except Failed as error:
+        if not text.strip():
+            raise
+        problem, changes = str(error), WorkspaceDiff()
+    if not problem:
+        return review_task(text, changes, session.workspace.root, context.runtime)
+    if not text.strip():
+        raise UsageError(f"There is nothing to review: {problem}. Type the task after the command.")
+    return f"{text}\n\n(There is no diff: {problem}.)"
 
 
 async def resume_with_message(

@@ -22,6 +22,22 @@ def is_tree_active(root_id: str, tx: Transaction) -> bool:
     return _can_tree_proceed(root_id, tx, frozenset())
 
 
+def has_dependent_runs(root_id: str, tx: Transaction) -> bool:
+    """Return whether a live run of the tree is neither independent nor below an independent one."""
+    live = tx.find_runs(status=LIVE_STATUSES, root=root_id)
+    return any(not _is_below_independent(run, tx) for run in live)
+
+
+def _is_below_independent(run: Run, tx: Transaction) -> bool:
+    current: Run | None = run
+    while current is not None:
+        if current.request.is_independent:
+            return True
+        parent = current.request.parent_run
+        current = tx.get_run(parent) if parent else None
+    return False
+
+
 def is_any_run_active(tx: Transaction) -> bool:
     """Return whether any run, in any process, can continue by itself."""
     return bool(tx.count_runs(Status.RUNNING)) or _can_any_proceed(

@@ -11,6 +11,7 @@ import click
 from retinue.app import App
 from retinue.app.permissions import DEFAULT_AGENT
 from retinue.app.run_options import RunOptions, SpawnOptions
+from retinue.app.submit import REVIEW_COMMAND, is_review_agent
 from retinue.app.workspace_folder import current_folder
 from retinue.cli.command import ALLOW_HOME_OPTION, FORGET_OPTION, exit_code, run_output, with_app
 from retinue.cli.follow import follow_run, status_sentence
@@ -210,9 +211,12 @@ class ChatLoop:
         if not text and agent in self.app.watchers.eligible_agents():
             await self._toggle_watcher(agent)
             return 0
-        if not text:
+        is_review = name == REVIEW_COMMAND
+        if not text and not is_review:
             raise UsageError(f"The task is missing. Type /{name} TEXT, with the task for {agent}.")
         parent = self.session
+        if parent is None and is_review:
+            parent = self.session = await self.app.sessions.create(self.agent or "general")
         if parent is None:
             return await self._follow_run(
                 lambda: self.app.runs.start(
@@ -225,7 +229,14 @@ class ChatLoop:
             )
         return await self._follow_run(
             lambda: self.app.runs.spawn(
-                text, SpawnOptions(parent=parent.path, agent=agent, model=self.model, trigger=SLASH_TRIGGER)
+                text,
+                SpawnOptions(
+                    parent=parent.path,
+                    agent=agent,
+                    model=self.model,
+                    trigger=SLASH_TRIGGER,
+                    in_conversation=True,
+                ),
             ),
             keep_session=False,
         )
@@ -424,6 +435,8 @@ async def _read_script_line() -> str | None:
 def _slash_command_help(agent: Agent) -> str:
     """Describe what an agent's slash command does."""
     text = f"start {one_line(agent.title, MAX_TITLE_CHARS)} as a sub-agent with the task TEXT"
+    if is_review_agent(agent):
+        return "review the changes since the last commit; TEXT says what to check most"
     return f"{text}; without TEXT: start or stop watching" if Role.WATCHER in agent.roles else text
 
 

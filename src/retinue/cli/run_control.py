@@ -20,9 +20,7 @@ async def interrupt_run(app: App, terminal: Terminal, run: str) -> None:
     summarise first. A run that has not started is cancelled.
     """
     stopped = await app.runs.interrupt(run)
-    if stopped.status.is_live:
-        stopped = await app.runs.wait(stopped.id)
-    terminal.print_facts(run_as_json(stopped))
+    terminal.print_facts(run_as_json(await app.runs.wait_for_end(stopped)))
 
 
 @click.command("detach", cls=Command)

@@ -115,9 +115,7 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
 async def cancel_run(app: App, terminal: Terminal, run: str) -> None:
     """Cancel a run, even if another process executes it. Its saved messages are kept."""
     stopped = await app.runs.cancel(run)
-    if stopped.status.is_live:
-        stopped = await app.runs.wait(stopped.id)
-    terminal.print_facts(run_as_json(stopped))
+    terminal.print_facts(run_as_json(await app.runs.wait_for_end(stopped)))
 
 
 runs.add_command(interrupt_run)

@@ -11,7 +11,14 @@ from retinue.agents import validators
 from retinue.agents.dialects import key_translators
 from retinue.agents.registry import InlineDefinition
 from retinue.agents.validators import InvalidValue, KeyPath
-from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH, Limits, RetentionSettings, SubagentSettings
+from retinue.domain.limits import (
+    MAX_CHILD_RESULT_CHARS,
+    MAX_CONFIGURABLE_DEPTH,
+    MIN_CHILD_RESULT_CHARS,
+    Limits,
+    RetentionSettings,
+    SubagentSettings,
+)
 from retinue.domain.mcp import McpServerConfig, server_name_problem
 from retinue.domain.permissions.urls import InvalidUrl, parse_site
 from retinue.domain.pricing import Price
@@ -64,6 +71,8 @@ def _parse_retention(value: Any, path: KeyPath) -> RetentionSettings:
 def _limit_reader(name: str) -> validators.Validator:
     if name == "max_depth":
         return validators.integer_between(0, MAX_CONFIGURABLE_DEPTH)
+    if name == "child_result_chars":
+        return validators.integer_between(MIN_CHILD_RESULT_CHARS, MAX_CHILD_RESULT_CHARS)
     return (
         validators.number_between(0.001, 1e9)
         if name.endswith("seconds")

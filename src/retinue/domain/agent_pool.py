@@ -19,6 +19,8 @@ SUMMARY_KEY_SUFFIX = "~summary"
 """Key suffix of a run that only summarises; it belongs to the previous call and is not counted as a use."""
 RETIRED_ATTRIBUTE = "retired"
 """Attribute of a session that a person removed from the pool."""
+COPIED_FROM_ATTRIBUTE = "copied_from"
+"""Attribute of an agent's session that was copied into a branch: the id of the original."""
 MAX_POOLED = 10
 IDLE_TIMEOUT = timedelta(minutes=5)
 ALL_TOOLS = ""

@@ -17,6 +17,8 @@ MAX_NUDGES = 3
 MAX_CHANGE_REQUESTS = 3
 """Change requests in one conversation before a person must decide."""
 
+MAX_SUMMARY_CHARS = 4_000
+
 NUDGE_NOTICE = "nudge"
 WAITING_NOTICE = "parked"
 """Kinds of the notices that are counted here."""
@@ -99,6 +101,12 @@ def exit_text(tool_call: ToolCall, tool_result: ToolResult) -> str:
         f"- {each}" for value in values if isinstance(value, list) for each in cast("list[Any]", value)
     ]
     return "\n".join((*texts, *list_items))
+
+
+def exit_summary(tool_call: ToolCall) -> str:
+    """Return the summary that the agent gave in its exit call; empty if it gave none."""
+    summary = _parse_arguments(tool_call.args).get("summary")
+    return summary.strip()[:MAX_SUMMARY_CHARS] if isinstance(summary, str) else ""
 
 
 def _run_entries_newest_first(run: str, entries: Sequence[Entry]) -> Iterator[Entry]:

@@ -24,6 +24,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     resume_window_seconds: float = 86_400
     model_wait_seconds: float = 86_400
     """Longest wait of a run for a model server that is down; then a person must decide."""
+    child_result_chars: int = 60_000
+    """Characters of a sub-agent's text that its parent receives; the parent can read the rest."""
     watch_quiet_seconds: float = 2
     """Quiet time of an active conversation before its watchers are notified."""
     watch_runs_per_hour: int = 60
@@ -74,10 +76,9 @@ MAX_REPLY_BYTES = 8_000_000
 """A longer reply of a model is cut here and marked as cut."""
 MAX_TOOL_RESULT_CHARS = 400_000
 """A longer tool result is cut here, keeping its beginning and end."""
-MAX_CHILD_RESULT_CHARS = 60_000
-"""A longer answer to `agents_message` is cut here."""
-MAX_CHILD_SUMMARY_CHARS = MAX_TOOL_RESULT_CHARS // 4
-"""A longer result of the `agent` tools is cut here; escaped as JSON, it still fits one tool result."""
+MAX_CHILD_RESULT_CHARS = MAX_TOOL_RESULT_CHARS // 4
+"""Maximum of limits.child_result_chars: escaped as JSON, a text still fits one tool result."""
+MIN_CHILD_RESULT_CHARS = 1_000
 MAX_BAD_REPLIES = 16
 """Replies with invalid tool calls (unknown tool, wrong arguments) after which a run counts as stuck."""
 MAX_EMPTY_REPLIES = 3

@@ -127,6 +127,8 @@ _STORED_NAMES = {
     "keep_session": "keep",
     "is_typed": "typed",
     "announce_if_busy": "unless_busy",
+    "is_independent": "independent",
+    "is_callback": "callback",
 }
 """Field → its name in stored JSON, where the two differ."""
 
@@ -173,6 +175,12 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_
     """Ceilings inherited from requesters, for a run in a session that is not their child."""
     inbox: str = ""
     """For a request by a person: the session whose inbox receives the result."""
+    announce_to: str = ""
+    """For a request by a person: the session whose transcript receives the result."""
+    is_independent: bool = False
+    """The requesting run neither waits for this run nor is it cancelled with it; the run's limits count in its tree."""
+    is_callback: bool = False
+    """The run reads the answer of an independent run for the session that asked, and reports to nobody."""
 
     @property
     def call_id(self) -> str:
@@ -265,6 +273,26 @@ class RecoveryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class ResultFile(Struct, frozen=True, kw_only=True):
+    """A file that a sub-agent left in its private /tmp."""
+
+    path: str
+    """The real path, which the parent may read."""
+    size: int
+
+
+class RunReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run reports at its end besides its text."""
+
+    summary: str = ""
+    """The `summary` argument of the exit tool that ended the run."""
+    files: tuple[ResultFile, ...] = ()
+    omitted_files: int = 0
+    """Number of files that are not listed because there are too many."""
+    can_only_think: bool = False
+    """No tool that it was offered changes anything: it was asked to read and think."""
+
+
 class Run(Struct, frozen=True, kw_only=True):
     """A row of the ledger. All state changes are methods of this class."""
 
@@ -317,6 +345,7 @@ class Run(Struct, frozen=True, kw_only=True):
     """When the run continues even if what it waits for has not arrived."""
     exit_tool: str = ""
     """The exit tool that ended the run, if the agent's definition requires one."""
+    report: RunReport = RunReport()
     child_ids: tuple[str, ...] = ()
     is_pruned: bool = False
     """Only a tombstone is left: the task, the texts and the counts were removed from the ledger."""
@@ -412,8 +441,9 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def did_no_work(self) -> bool:
-        """Return True if the run is done and none of its tool calls did anything."""
-        return self.status is Status.DONE and not self.effective_calls
+        """Return True if the run is done and none of its tool calls did anything, although it could have worked."""
+        is_idle = self.status is Status.DONE and not self.effective_calls
+        return is_idle and not self.report.can_only_think
 
     @property
     def duration_ms(self) -> int | None:

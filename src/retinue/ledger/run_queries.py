@@ -13,7 +13,7 @@ from retinue.domain.delivery import DeliveryState
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
 from retinue.ledger import run_rows
-from retinue.ledger.run_rows import RunRow, execute_statement
+from retinue.ledger.run_rows import INDEPENDENT, RunRow, execute_statement
 
 # Except for the status, indexed columns never change after a run was created. An update that does not set them does not
 # touch their indexes.
@@ -37,11 +37,9 @@ _SELECT_CHILDREN = "SELECT id FROM runs WHERE parent_run=? ORDER BY created_at, 
 _SELECT_CHILDREN_OF_MANY = "SELECT parent_run, id FROM runs WHERE parent_run IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
 _IS_LIVE = "ended_at IS NULL"
 """True of every live run and of no other."""
-_HAS_LIVE_CHILD = (
-    f"SELECT 1 FROM runs INDEXED BY runs_live_of_parent WHERE parent_run=? AND {_IS_LIVE} LIMIT 1"  # noqa: S608  (the same)
-)
+_HAS_LIVE_CHILD = f"SELECT 1 FROM runs INDEXED BY runs_live_of_parent WHERE parent_run=? AND awaited>=0 AND {_IS_LIVE} LIMIT 1"  # noqa: S608  (the same)
 _HAS_RUNNING_CLOCK = f"{_IS_LIVE} AND (status <> 'waiting' OR deadline_at IS NOT NULL)"
-_HAS_AWAITED_CHILD = _HAS_LIVE_CHILD.replace("parent_run=?", "parent_run=? AND awaited=?")
+_HAS_AWAITED_CHILD = _HAS_LIVE_CHILD.replace("awaited>=0", "awaited=?")
 _HAS_UNDELIVERED_WORK = (
     f"SELECT EXISTS ({_HAS_LIVE_CHILD}) OR EXISTS (SELECT 1 FROM deliveries WHERE session=? AND state='{DeliveryState.PENDING}')"  # noqa: S608  (the same)
     f" OR EXISTS (SELECT 1 FROM approvals INDEXED BY approvals_by_run WHERE run=? AND state='{ApprovalState.PENDING}')"
@@ -110,6 +108,7 @@ def select_runs(  # noqa: PLR0913  (one filter each)
     awaited: bool | None = None,
     started: bool | None = None,
     due_by: datetime | None = None,
+    with_independent: bool = False,
     limit: int | None = None,
 ) -> list[RunRow]:
     """Return matching rows, newest first by created_at, then by id."""
@@ -127,7 +126,11 @@ def select_runs(  # noqa: PLR0913  (one filter each)
     )
     is_given = tuple([each is not None for each in values])
     sql, positions = _select_statement(
-        None if status is None else ",".join(status), is_given, awaited, started
+        None if status is None else ",".join(status),
+        is_given,
+        awaited,
+        started,
+        with_independent=with_independent,
     )
     cursor = execute_statement(connection, sql, [values[each] for each in positions])
     if limit is None:
@@ -192,7 +195,12 @@ _PARENT_INDEX = "runs_live_of_parent"
 
 @cache
 def _select_statement(
-    status: str | None, is_given: tuple[bool, ...], awaited: bool | None, started: bool | None
+    status: str | None,
+    is_given: tuple[bool, ...],
+    awaited: bool | None,
+    started: bool | None,
+    *,
+    with_independent: bool,
 ) -> Statement:
     """Build the statement.
 
@@ -208,7 +216,7 @@ def _select_statement(
         select = f"{_SELECT} INDEXED BY {index} WHERE "
         # The index separates awaited from other runs and is ordered only within each group.
         awaited_variants = (
-            [["awaited=0"], ["awaited=1"]]
+            [["awaited=0"], ["awaited=1"], *([[f"awaited={INDEPENDENT}"]] if with_independent else [])]
             if index == _PARENT_INDEX and not awaited_conditions
             else [awaited_conditions]
         )

@@ -9,7 +9,16 @@ import msgspec
 from msgspec.structs import replace
 
 from retinue.domain.event import Event, EventKind
-from retinue.domain.run import Reason, RecoveryState, Run, RunRequest, Status, Usage, WaitReason
+from retinue.domain.run import (
+    Reason,
+    RecoveryState,
+    Run,
+    RunReport,
+    RunRequest,
+    Status,
+    Usage,
+    WaitReason,
+)
 
 Row = tuple[Any, ...]
 
@@ -53,6 +62,7 @@ class RunRow(NamedTuple):
     exit: str
     time_left: int | None
     recovery: str
+    report: str
     task: str | None
 
 
@@ -68,6 +78,9 @@ class EventRow(NamedTuple):
     data: str
 
 
+INDEPENDENT = -1
+"""Value of the column `awaited` for a run that its parent never waits for."""
+
 RUN_COLUMNS = RunRow._fields
 REQUEST_COLUMNS = ("ask_key", "requester", "parent_run", "door", "source", "label")
 """Columns used only in searches; the encoded request also contains their values."""
@@ -82,6 +95,8 @@ _MICROSECOND = timedelta(microseconds=1)
 _REQUEST_DECODER = msgspec.json.Decoder(RunRequest)
 _RECOVERY_DECODER = msgspec.json.Decoder(RecoveryState)
 _NO_RECOVERY = RecoveryState()
+_REPORT_DECODER = msgspec.json.Decoder(RunReport)
+_NO_REPORT = RunReport()
 _MAX_CACHED_CHARS = 4_000
 _MAX_CACHED_REQUESTS = 2_048
 _STATUS_BY_VALUE = {each.value: each for each in Status}
@@ -134,12 +149,13 @@ def run_row(run: Run) -> RunRow:
         started_at=_optional_microseconds(run.started_at),
         ended_at=_optional_microseconds(run.ended_at),
         deadline_at=_optional_microseconds(run.deadline_at),
-        awaited=int(run.is_awaited),
+        awaited=INDEPENDENT if request.is_independent else int(run.is_awaited),
         aside=int(run.waits_between_turns),
         wake_at=_optional_microseconds(run.wake_at),
         exit=run.exit_tool,
         time_left=None if run.time_left is None else run.time_left // _MICROSECOND,
         recovery="" if run.recovery == _NO_RECOVERY else _ENCODER.encode(run.recovery).decode(),
+        report="" if run.report == _NO_REPORT else _ENCODER.encode(run.report).decode(),
         task=request.task,
     )
 
@@ -187,12 +203,13 @@ def run_from_row(row: RunRow, children: Iterable[str] = ()) -> Run:
         started_at=_optional_time(row.started_at),
         ended_at=_optional_time(row.ended_at),
         deadline_at=_optional_time(row.deadline_at),
-        is_awaited=bool(row.awaited),
+        is_awaited=row.awaited == 1,
         waits_between_turns=bool(row.aside),
         wake_at=_optional_time(row.wake_at),
         exit_tool=row.exit,
         time_left=None if row.time_left is None else timedelta(microseconds=row.time_left),
         recovery=_RECOVERY_DECODER.decode(row.recovery) if row.recovery else _NO_RECOVERY,
+        report=_REPORT_DECODER.decode(row.report) if row.report else _NO_REPORT,
         child_ids=tuple(children),
     )
 

@@ -3,25 +3,31 @@
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.domain.agent_pool import ASK_TOOL, POOLED_TOOLS
 from retinue.domain.continuation import (
     CONTINUE_NOTICE,
     CONTINUE_PROMPT,
     CUT_STOP_REASON,
     cut_text_before,
+    reply_texts,
 )
+from retinue.domain.delivery import NO_SUMMARY, work_summary
 from retinue.domain.model_turn import StopReason
 from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.session import CreatedRun, Session
+from retinue.domain.system_prompt import MESSAGE_TOOL
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import cli_agents, side_effects
-from retinue.runtime.approvals import run_request_key
+from retinue.runtime.approvals import PERSON, run_request_key
+from retinue.runtime.child_report import with_result_files
 from retinue.runtime.disk_full import DiskFullRetry
 from retinue.runtime.exit_tools import (
     ExitToolFlow,
@@ -69,6 +75,8 @@ INTERRUPTED_NOTE = "interrupted: the agent is writing a summary"
 INTERRUPTED_REASON = "the run was interrupted before this call finished"
 AT_TURN_LIMIT = RunOutcome(status=Status.WAITING, waiting_for=WaitReason.PERSON, reason=Reason.TURN_LIMIT)
 COUNTER_SAVE_SECONDS = 1.0
+TOOLS_WITHOUT_STANDARD_SUMMARY = frozenset({*POOLED_TOOLS, ASK_TOOL, MESSAGE_TOOL})
+"""Tools that ask the agent for a missing summary, or that announce no empty response."""
 RECENT_ENTRIES = 200
 
 
@@ -144,6 +152,7 @@ async def _suspend_at_turn_limit(loop: "AgentLoop") -> bool | None:
 
 
 async def _record_outcome(run: Run, outcome: RunOutcome, context: RuntimeContext) -> bool | None:
+    run = await _with_report(run, context)
     if run.exit_tool and outcome.status is Status.DONE:
         await finish_by_exit_tool(run, context)
         return False
@@ -152,6 +161,15 @@ async def _record_outcome(run: Run, outcome: RunOutcome, context: RuntimeContext
         return True if ended.status is Status.WAITING else None
     await cancel_abandoned_children(ended, context)
     return False
+
+
+async def _with_report(run: Run, context: RuntimeContext) -> Run:
+    """Return the run with the files that a sub-agent hands over; without them if its session is gone."""
+    if run.request.requester == PERSON or not run.tool_calls:
+        return run
+    with suppress(RetinueError):
+        return await with_result_files(run, await context.store.find(run.transcript_path), context)
+    return run
 
 
 async def fail_run(run_id: str, error: BaseException, context: RuntimeContext) -> None:
@@ -306,7 +324,11 @@ class AgentLoop:
             else 0
         )
         self.attempt.run = replace(
-            run, effective_calls=effective_calls, scope_hash=plan.scope_hash, model=plan.model.full_name
+            run,
+            effective_calls=effective_calls,
+            scope_hash=plan.scope_hash,
+            model=plan.model.full_name,
+            report=replace(run.report, can_only_think=plan.can_only_think),
         )
         if exit_names:
             self.exit_tool_flow = ExitToolFlow(self.attempt, plan, earlier_entries)
@@ -504,6 +526,10 @@ class AgentLoop:
             return await self._continue_cut_reply(conversation, plan, is_continued=cut_text is not None)
         if message.text.strip():
             return RunOutcome(status=Status.DONE)
+        if self.run.depth and self.run.effective_calls:
+            # A sub-agent that worked and has nothing more to say is done: its parent gets a summary of its replies.
+            self.attempt.run = replace(self.run, text=await self._summary_of_replies(conversation))
+            return RunOutcome(status=Status.DONE)
         await self.attempt.append_entries(
             conversation, self.attempt.make_notice("nudge", self.loop_detector.on_empty_reply())
         )
@@ -523,6 +549,16 @@ class AgentLoop:
             conversation, self.attempt.make_notice(CONTINUE_NOTICE, CONTINUE_PROMPT)
         )
         return None
+
+    async def _summary_of_replies(self, conversation: Conversation) -> str:
+        """Return a summary of the run's replies; a tool that asks for a missing summary gets an empty text."""
+        entries = _all_entries(await conversation.read_earlier_entries(self.run.id), conversation)
+        if texts := [each.strip() for each in reply_texts(entries, self.run.id)]:
+            return work_summary(self.run.agent, texts)
+        entry_point = self.run.request.entry_point
+        return (
+            "" if entry_point in TOOLS_WITHOUT_STANDARD_SUMMARY else NO_SUMMARY.format(agent=self.run.agent)
+        )
 
     async def _execute_tool_calls(
         self, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan, *, is_repeat: bool = False

@@ -7,7 +7,7 @@ only because the disk was full for a while.
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
 
@@ -261,13 +261,19 @@ class RetryingStore:
     async def update(self, session: Session, **changes: Unpack[SessionChanges]) -> Session:
         return await self._disk_retry.attempt(lambda: self._store.update(session, **changes))
 
-    async def delete(self, session: Session) -> str:
-        return await self._store.delete(session)
+    async def delete(self, session: Session, *, at: datetime | None = None) -> str:
+        return await self._store.delete(session, at=at)
+
+    def path_in_trash(self, path: str, at: datetime) -> str:
+        return self._store.path_in_trash(path, at)
 
     async def read_entry_page(
         self, session: Session, *, after: str = "", before: str = "", limit: int
     ) -> list[Entry]:
         return await self._store.read_entry_page(session, after=after, before=before, limit=limit)
+
+    async def read_entry(self, session: Session, entry_id: str) -> Entry:
+        return await self._store.read_entry(session, entry_id)
 
     async def grant_pattern(self, session: Session, access: ToolAccess, pattern: str) -> None:
         await self._disk_retry.attempt(lambda: self._store.grant_pattern(session, access, pattern))

@@ -179,7 +179,8 @@ class ExitToolFlow:
     def _finish_with(self, exit_call: ToolCall, tool_result: ToolResult) -> RunOutcome:
         run = self._attempt.run
         text = exit_tools.exit_text(exit_call, tool_result) or run.text
-        self._attempt.run = replace(run, exit_tool=exit_call.tool, text=text)
+        report = replace(run.report, summary=self._attempt.context.redact(exit_tools.exit_summary(exit_call)))
+        self._attempt.run = replace(run, exit_tool=exit_call.tool, text=text, report=report)
         return RunOutcome(status=Status.DONE)
 
     async def _suspend_for_person(
@@ -249,10 +250,16 @@ async def finish_by_exit_tool(run: Run, context: RuntimeContext) -> Run:
         current = tx.get_run(run.id)
         if current is None or current.status.is_final:
             return current or run
-        updated = replace(with_counters(current, run), exit_tool=run.exit_tool, text=context.redact(run.text))
+        updated = replace(
+            with_counters(current, run),
+            exit_tool=run.exit_tool,
+            text=context.redact(run.text),
+            report=run.report,
+        )
         ended = mark_finished(updated, Status.DONE, tx, context, to_submit)
         undelivered = undelivered_announcements(ended, tx, limit=1)
-        if undelivered and not tx.find_runs(session=ended.session_id, status=LIVE_STATUSES, limit=1):
+        live = tx.find_runs(session=ended.session_id, status=LIVE_STATUSES)
+        if undelivered and all(each.request.is_callback for each in live):
             to_submit.runs.append(create_wake_run(ended, undelivered[0].id, tx, context))
         return ended
 

@@ -20,7 +20,8 @@ def pending_inbox_rows(session: str, tx: Transaction) -> list[RunDelivery]:
     live = [
         run
         for each in tx.find_runs(session=session)
-        for run in tx.find_runs(parent_run=each.id, status=LIVE_STATUSES)
+        for run in tx.find_runs(parent_run=each.id, status=LIVE_STATUSES, with_independent=True)
+        if not run.request.is_callback
     ]
     deliveries = tx.find_deliveries(session=session, state=[DeliveryState.PENDING])
     return [

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from retinue.domain.event import Event, EventKind
-from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Reason
+from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Reason, Run
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.errors import NotFound, Refused
 from retinue.interfaces import Call, RuntimeContext, Transaction
@@ -79,6 +79,18 @@ def find_interjection(ref: str, tx: Transaction) -> Interjection | None:
     """Return the interjection with this id or unambiguous prefix, if there is one."""
     found = tx.find_interjections(prefix=ref, limit=2) if ref else []
     return found[0] if len(found) == 1 else None
+
+
+def find_interrupting_comment(run: Run, tx: Transaction) -> Interjection | None:
+    """Return the comment with which a watcher interrupted the run or one of its ancestors."""
+    current: Run | None = run
+    while current is not None:
+        for each in reversed(tx.find_interjections(session=current.session_id)):
+            if each.interrupts == current.id:
+                return each
+        parent = current.request.parent_run
+        current = tx.get_run(parent) if parent else None
+    return None
 
 
 def _make_interjection(

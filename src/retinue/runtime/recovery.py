@@ -201,7 +201,8 @@ async def requeue_own_runs(context: RuntimeContext) -> None:
 
 def live_descendants(run: Run, tx: Transaction) -> list[Run]:
     """Return the run's live children, their live children, and so on."""
-    children = tx.find_runs(parent_run=run.id, status=(Status.QUEUED, Status.RUNNING, Status.WAITING))
+    statuses = (Status.QUEUED, Status.RUNNING, Status.WAITING)
+    children = tx.find_runs(parent_run=run.id, status=statuses, with_independent=True)
     return [*children, *(descendant for each in children for descendant in live_descendants(each, tx))]
 
 

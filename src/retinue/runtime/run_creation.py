@@ -69,12 +69,18 @@ async def create_run(
 
 
 def create_wake_run(
-    requesting_run: Run, delivery_id: str, tx: Transaction, context: RuntimeContext
+    requesting_run: Run,
+    delivery_id: str,
+    tx: Transaction,
+    context: RuntimeContext,
+    *,
+    is_callback: bool = False,
 ) -> tuple[Run, ClaimResult]:
     """Insert a run that reads an announcement, for a session with no live run left to read it.
 
     Called in the transaction that posts the announcement. Requester, depth, root and ceilings are those of
-    the requesting run.
+    the requesting run. `is_callback`: the run reads the answer of an independent run, so its own answer stays
+    in its session.
     """
     request = replace(
         requesting_run.request,
@@ -86,6 +92,8 @@ def create_wake_run(
         wait_until=None,
         keep_session=True,
         deadline_seconds=None,
+        is_independent=is_callback or requesting_run.request.is_independent,
+        is_callback=is_callback or requesting_run.request.is_callback,
     )
     run = Run(
         id=context.clock.new_entry_id(),

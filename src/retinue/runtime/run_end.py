@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
-from retinue.domain.delivery import Delivery, DeliveryState, announcement_text
+from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, ClaimResult, Reason, Run, Status, WaitReason
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.child_report import format_announcement
 from retinue.runtime.run_clock import start_parent_clocks, stop_idle_parent_clocks, suspended_for_children
 from retinue.runtime.run_creation import (
     WAKE_KEY_PREFIX,
@@ -66,6 +67,7 @@ async def finish_run(
             model=run.model or current.model,
             scope_hash=run.scope_hash or current.scope_hash,
             exit_tool=run.exit_tool,
+            report=run.report,
         )
         final_reason, final_error = reason, error
         if status is Status.CANCELLED and current.reason is Reason.DESERTED:
@@ -138,20 +140,12 @@ def release_waiting_calls(
         else ()
     ):
         if delivery.taken_by in answered_elsewhere and (child := tx.get_run(delivery.run)) is not None:
-            tx.update_delivery(
-                delivery.switch_to_announcement(
-                    announcement_text(child, make_nonce(context), context.run_cost(child))
-                )
-            )
+            tx.update_delivery(delivery.switch_to_announcement(format_announcement(child, context)))
     for child in runs_without_open_call(run, tx, open_call_ids=open_call_ids):
         if child.status.is_live:
             tx.update_run(replace(child, is_awaited=False))
         for delivery in tx.find_deliveries(run=child.id, state=[DeliveryState.PENDING], answers_call=True):
-            tx.update_delivery(
-                delivery.switch_to_announcement(
-                    announcement_text(child, make_nonce(context), context.run_cost(child))
-                )
-            )
+            tx.update_delivery(delivery.switch_to_announcement(format_announcement(child, context)))
 
 
 def runs_without_open_call(run: Run, tx: Transaction, *, open_call_ids: Collection[str]) -> list[Run]:
@@ -201,13 +195,60 @@ def mark_finished(  # noqa: PLR0913  (one argument per fact about the end)
     )
     if ended.request.source == WAKE_SOURCE and status not in (Status.DONE, Status.CANCELLED):
         _fail_wake_delivery(ended, tx)
+    _report_to_requester(ended, tx, context, to_submit, answers_call=run.is_awaited)
+    if status is not Status.CANCELLED and not no_pending_work:
+        if status is not Status.DONE:
+            _forward_announcements(ended, tx, context, to_submit)
+        _start_pending_callback(ended, tx, context, to_submit)
+    return ended
+
+
+def _report_to_requester(
+    ended: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit, *, answers_call: bool
+) -> None:
+    if ended.request.is_callback:
+        return  # its answer stays in its own session
     if ended.request.parent_run is not None:
-        _deliver_result(ended, tx, context, to_submit, answers_call=run.is_awaited)
+        _deliver_result(ended, tx, context, to_submit, answers_call=answers_call)
     elif ended.request.inbox:
         _deliver_to_inbox(ended, tx, context)
-    if status not in (Status.DONE, Status.CANCELLED) and not no_pending_work:
-        _forward_announcements(ended, tx, context, to_submit)
-    return ended
+    elif ended.request.announce_to:
+        _announce_to_session(ended, tx, context)
+
+
+def _start_pending_callback(
+    ended: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
+) -> None:
+    """Start the run that reads the answers of independent runs which arrived while this run was live."""
+    for delivery in tx.find_deliveries(
+        session=ended.session_id, state=[DeliveryState.PENDING], answers_call=False
+    ):
+        if delivery.requester_run == ended.id and _is_callback_delivery(delivery, tx):
+            _start_callback_run(ended, delivery, tx, context, to_submit)
+            return
+
+
+def _start_callback_run(
+    requesting_run: Run, delivery: Delivery, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
+) -> None:
+    """Start a run of the session that reads the answer of an independent run, unless a live one will read it."""
+    live = _live_readers(requesting_run.session_id, tx, is_callback=True)
+    if not live:
+        to_submit.runs.append(create_wake_run(requesting_run, delivery.id, tx, context, is_callback=True))
+    elif all(each.waits_between_turns for each in live):
+        to_submit.runs.append((requeue_waiting_run(live[0], tx, context), ClaimResult.NO_FREE_SLOT))
+
+
+def _live_readers(session: str, tx: Transaction, *, is_callback: bool) -> list[Run]:
+    """Return the session's live runs that read such announcements: answers of independent runs, or all others."""
+    live = tx.find_runs(session=session, status=LIVE_STATUSES)
+    return [run for run in live if run.request.is_callback is is_callback]
+
+
+def _is_callback_delivery(delivery: Delivery, tx: Transaction) -> bool:
+    """Return True if the delivery is the answer of an independent run."""
+    run = tx.get_run(delivery.run)
+    return run is not None and run.request.is_independent
 
 
 def _truncate_event_result(text: str) -> str:
@@ -255,7 +296,7 @@ def _deliver_result(
         requester_run=parent.id,
         session=parent.session_id,
         answers_call=answers_call,
-        text="" if answers_call else announcement_text(ended, make_nonce(context), context.run_cost(ended)),
+        text="" if answers_call else format_announcement(ended, context),
         keep_session=ended.request.keep_session,
         created_at=context.clock.now(),
     )
@@ -286,10 +327,28 @@ def _deliver_to_inbox(ended: Run, tx: Transaction, context: RuntimeContext) -> N
         requester_run="",
         session=ended.request.inbox,
         answers_call=False,
-        text=announcement_text(ended, make_nonce(context), context.run_cost(ended)),
+        text=format_announcement(ended, context),
         created_at=at,
     )
     tx.add_delivery(delivery.mark_delivered("person", at=at))
+    tx.emit(make_event("announcement.posted", ended, context, delivery=delivery.id, to=delivery.session))
+
+
+def _announce_to_session(ended: Run, tx: Transaction, context: RuntimeContext) -> None:
+    """Announce the result to the session for which a person requested the run.
+
+    No run is woken: the session's next run reads the announcement, unless it was written to the file before.
+    """
+    delivery = Delivery(
+        id=context.clock.new_entry_id(),
+        run=ended.id,
+        requester_run="",
+        session=ended.request.announce_to,
+        answers_call=False,
+        text=format_announcement(ended, context),
+        created_at=context.clock.now(),
+    )
+    tx.add_delivery(delivery)
     tx.emit(make_event("announcement.posted", ended, context, delivery=delivery.id, to=delivery.session))
 
 
@@ -324,11 +383,15 @@ def _wake_for_announcement(
 
     A run that is running reads the announcement before its next turn, and does not end before it has.
     """
+    if _is_callback_delivery(delivery, tx):
+        if parent.status.is_final:  # else the end of the parent starts it
+            _start_callback_run(parent, delivery, tx, context, to_submit)
+        return
     if parent.status.is_live:
         if parent.waits_between_turns and not _awaits_all_children(parent, tx):
             to_submit.runs.append((requeue_waiting_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
-    session_runs = tx.find_runs(session=parent.session_id, status=LIVE_STATUSES)
+    session_runs = _live_readers(parent.session_id, tx, is_callback=parent.request.is_callback)
     if not session_runs:
         to_submit.runs.append(create_wake_run(parent, delivery.id, tx, context))
     elif all(other.waits_between_turns for other in session_runs):
@@ -360,16 +423,27 @@ def wake_run(run: Run, tx: Transaction, context: RuntimeContext, to_submit: Runs
 def undelivered_announcements(run: Run, tx: Transaction, *, limit: int | None = None) -> list[Delivery]:
     """Return the announcements a run has not read yet.
 
-    This includes announcements for other runs of the session that have ended and cannot read them any more.
+    This includes announcements for other runs of the session that have ended and cannot read them any more. The
+    answers of independent runs are read by a callback run alone.
     """
     found: list[Delivery] = []
     for each in tx.find_deliveries(session=run.session_id, state=[DeliveryState.PENDING], answers_call=False):
-        requesting_run = None if each.requester_run == run.id else tx.get_run(each.requester_run)
-        if requesting_run is None or requesting_run.status.is_final:
+        if _is_for_run(each, run, tx):
             found.append(each)
         if limit is not None and len(found) >= limit:
             break
     return found
+
+
+def _is_for_run(delivery: Delivery, run: Run, tx: Transaction) -> bool:
+    is_callback = _is_callback_delivery(delivery, tx)
+    if delivery.requester_run == run.id:
+        return not is_callback
+    requesting_run = tx.get_run(delivery.requester_run)
+    if requesting_run is None:
+        return run.request.is_callback is is_callback
+    is_callback = is_callback or requesting_run.request.is_callback
+    return requesting_run.status.is_final and run.request.is_callback is is_callback
 
 
 async def mark_delivered(deliveries: list[Delivery], context: RuntimeContext, *, receiver: str = "") -> None:
@@ -413,7 +487,7 @@ async def delete_temporary_session(delivery: Delivery, context: RuntimeContext) 
     with suppress(RetinueError):
         if run is not None:
             with suppress(NotFound):
-                await context.store.delete(await context.store.find(run.transcript_path))
+                await context.store.delete(await context.store.find(run.transcript_path), at=run.ended_at)
         await context.ledger.write(step)
 
 
@@ -421,8 +495,3 @@ async def delete_temporary_sessions(context: RuntimeContext) -> None:
     """Delete the temporary sessions that a crash left behind."""
     for each in await context.ledger.read(lambda tx: tx.find_deliveries(with_session_to_delete=True)):
         await delete_temporary_session(each, context)
-
-
-def make_nonce(context: RuntimeContext) -> str:
-    """Return a random delimiter for an agent's text, which the agent cannot guess."""
-    return context.clock.new_entry_id()[-8:] + context.clock.new_uuid().replace("-", "")[-12:]

@@ -17,7 +17,7 @@ from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
 from retinue.domain.skill import Skill
 from retinue.domain.system_prompt import MESSAGE_TOOL, assemble_prompt, capability_sections
-from retinue.domain.tool import ToolSpec
+from retinue.domain.tool import Effect, ToolSpec
 from retinue.interfaces import RuntimeContext, Tool
 from retinue.runtime.approvals import Caller
 from retinue.runtime.session_scope import (
@@ -29,6 +29,8 @@ from retinue.runtime.session_scope import (
 from retinue.runtime.startable_agents import other_agents, startable_agents, with_agent_names
 from retinue.runtime.tool_executor import visible_tools
 
+READING_TOOLS = frozenset({"web_fetch"})
+"""Tools that only read, although a call of them is not repeated."""
 PLAN_CACHE_KEY = "plan"
 """Key of the last run's plan in the conversation's provider cache."""
 PREFIX_CACHE_KEY = "prefix"
@@ -49,6 +51,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...]
     system: str
     model: Model
+    can_only_think: bool = False
+    """None of its tools changes anything or delegates work."""
 
     def caller(self, run: Run, session: Session) -> Caller:
         """Return the caller of this run's tool calls."""
@@ -148,6 +152,8 @@ async def _compile_plan(
         tools=tools,
         system=system,
         model=inputs.model,
+        can_only_think=inputs.model.provider not in CLI_AGENTS
+        and not any(_does_work(tool, scope) for tool in visible),
     )
     return _CachedPlan(plan=plan, inputs=inputs, definitions=definitions)
 
@@ -163,6 +169,13 @@ def keep_prefix(plan: RunPlan, run: Run, provider_cache: dict[str, Any]) -> RunP
         return replace(plan, system=system, tools=tools)
     provider_cache[PREFIX_CACHE_KEY] = (run.id, plan.model, plan.system, plan.tools)
     return plan
+
+
+def _does_work(tool: Tool, scope: Scope) -> bool:
+    """Return True if an agent with this tool can be expected to do more than read and think."""
+    if tool.is_delegation:
+        return scope.is_orchestrator or (scope.depth == 0 and scope.writable)
+    return tool.spec.name not in READING_TOOLS and (tool.effect is Effect.ONCE or tool.access == "write")
 
 
 def _is_delegation_tool(tool: Tool) -> bool:

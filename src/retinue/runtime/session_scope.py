@@ -39,12 +39,12 @@ async def load_definition(session: Session, context: RuntimeContext) -> Agent:
     """Return the definition that applies to a session.
 
     A child uses the preset.md in its own folder. A top-level session uses the live definition until a person
-    edits its preset.md: from then on it uses that file.
+    edits its preset.md: from then on it uses that file. A worker has no exit tools: its last reply is its result.
     """
     preset, current_hash = await context.store.read_preset(session)
     if session.is_top_level and current_hash == session.preset_hash:
         return context.agents.get(session.agent, session.workspace.intended_folder).agent
-    return preset
+    return replace(preset, exits=None) if preset.exits and session.attributes.get(LEAF_ATTRIBUTE) else preset
 
 
 async def run_scope(agent: Agent, run: Run, session: Session, context: RuntimeContext) -> Scope:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from operator import attrgetter
 from time import perf_counter
 
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from retinue.domain.ceiling import FileAccess
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_TOOL_RESULT_CHARS
@@ -29,6 +29,7 @@ from retinue.runtime.approvals import (
     run_request_key,
     use_one_time_approval,
 )
+from retinue.runtime.child_files import with_child_files
 from retinue.runtime.run_outcome import RunSuspended, Suspension
 from retinue.runtime.session_scope import current_caller
 
@@ -37,6 +38,7 @@ _PATH_AND_COMMAND_FIELDS = frozenset(
     {
         "read", "write", "preapproved_writes", "deny", "closed_paths", "guarded_paths", "retinue_paths", "root",
         "is_worktree", "workspace_label", "tmp_folder", "writable", "has_paths", "shell_commands", "user_grants",
+        "child_tmp_folders",
     }
 )  # fmt: skip
 """Scope fields about files and commands, which do not affect whether a tool is visible."""
@@ -204,6 +206,8 @@ async def _validate_and_run(tool_call: ToolCall, caller: Caller, context: Runtim
         return False, tool.format_argument_error(
             str(error)
         ) if tool.format_argument_error else default_message
+    scope = await with_child_files(scope, tool, args, caller.session, context)
+    caller = caller if scope is caller.scope else replace(caller, scope=scope)
     return await _authorize_and_invoke(
         PendingToolCall(tool_call=tool_call, tool=tool, args=args, caller=caller), context
     )

@@ -30,8 +30,8 @@ from retinue.errors import Conflict, NotFound, Refused
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime import run_control
 from retinue.runtime.child_permissions import ChildSpec
+from retinue.runtime.child_report import make_nonce
 from retinue.runtime.run_creation import create_run
-from retinue.runtime.run_end import make_nonce
 from retinue.runtime.session_scope import load_definition
 from retinue.runtime.spawn import create_child_session
 
@@ -42,17 +42,20 @@ WATCHER_TIMEOUT_SECONDS = 300.0
 
 
 async def start_watch(
-    watched_session: Session, agent: str, context: RuntimeContext, *, trigger: str
+    watched_session: Session, agent: str, context: RuntimeContext, *, trigger: str, instructions: str = ""
 ) -> Watch:
     """Start watching a session from now on.
 
     An active watch is returned unchanged; a stopped one is restarted in the watcher's existing session.
+    `instructions` are added to the prompt of a new watcher's session.
     """
     agent_definition = _load_watcher_definition(watched_session, agent, context)
     previous = await context.ledger.read(lambda tx: _find_watch(watched_session, agent, tx))
     if previous is not None and previous.on:
         return previous
-    watcher_session = await _find_watcher_session(watched_session, agent_definition, previous, context)
+    watcher_session = await _find_watcher_session(
+        watched_session, agent_definition, previous, context, instructions=instructions
+    )
     last_seen = await _start_entry_id(watched_session, previous, context)
 
     def step(tx: Transaction) -> Watch:
@@ -341,6 +344,8 @@ async def _find_watcher_session(
     agent_definition: AgentDefinition,
     previous: Watch | None,
     context: RuntimeContext,
+    *,
+    instructions: str,
 ) -> Session:
     if previous is not None:
         try:
@@ -352,6 +357,7 @@ async def _find_watcher_session(
         description="watching",
         requested_by_person=True,
         workspace=READ_ONLY_WORKSPACE,
+        build_prompt=(lambda definition: f"{definition.prompt}\n\n{instructions}") if instructions else None,
         is_leaf=True,
     )
     attributes = {"role": str(Role.WATCHER), WATCHES_ATTRIBUTE: watched_session.id}

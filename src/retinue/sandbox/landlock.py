@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from retinue.domain.ceiling import FileAccess
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import literal_components
-from retinue.domain.skill import skill_folder_patterns
 from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
 from retinue.isolated_python import script_command
@@ -188,11 +187,7 @@ def allowed_trees(scope: Scope, access_kind: FileAccess) -> list[str]:
 
     A pattern that does not name a whole tree allows nothing at this level.
     """
-    patterns = (
-        (*scope.read, *skill_folder_patterns(scope.available_skills))
-        if access_kind == "read"
-        else scope.write
-    )
+    patterns = (*scope.read, *scope.shared_folder_patterns) if access_kind == "read" else scope.write
     ceiling_patterns = ((each.read if access_kind == "read" else each.write) or () for each in scope.ceilings)
     found = {_tree_folder(pattern) for pattern in chain(patterns, *ceiling_patterns)}
     return sorted(path for path in found if path is not None and _allows_whole_tree(scope, path, access_kind))
@@ -229,9 +224,9 @@ def _check_excludes_own_files(scope: Scope, folder: str) -> None:
     """Refuse a tree that contains Retinue's own files.
 
     Landlock cannot close paths inside an allowed tree, and an agent may read none of Retinue's own files except
-    its skills.
+    shared folders: its skills, and the /tmp of its sub-agents.
     """
-    if folder in (each.folder for each in scope.available_skills):
+    if folder in scope.shared_folders:
         return
     for pattern in scope.retinue_paths:
         own_folder = "/" + "/".join(literal_components(pattern))

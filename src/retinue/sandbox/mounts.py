@@ -97,8 +97,8 @@ def plan_mounts(scope: Scope) -> MountPlan:
     tmp = scope.tmp_folder if scope.is_private_tmp(TMP) and scope.check_path(TMP, "write").ok else ""
     trees = _allowed_trees(scope)
     writable = _outermost_folders(tree for tree, can_write in trees.items() if can_write)
-    skill_folders = _skill_folders(scope, trees)
-    scan = scan_closed_paths(scope, (*_outermost_folders(trees), *skill_folders))
+    shared_folders = _shared_folders(scope, trees)
+    scan = scan_closed_paths(scope, (*_outermost_folders(trees), *shared_folders))
     closed_paths = scan.closed_paths
     file_mounts, notes = _single_file_mounts(scope, trees)
     links = {
@@ -111,16 +111,16 @@ def plan_mounts(scope: Scope) -> MountPlan:
         for path, can_write in trees.items()
     ]
     mounts += file_mounts
-    mounts += [Mount(kind=MountKind.READ, target=path, source=path) for path in skill_folders]
+    mounts += [Mount(kind=MountKind.READ, target=path, source=path) for path in shared_folders]
     mounts += _read_only_mounts(closed_paths, links, writable)
     repositories = tuple(each for each in scan.repositories if _is_within(each, writable))
     missing_files = tuple(_missing_packed_refs(repositories, closed_paths))
     mounts += [Mount(kind=MountKind.READ, target=path, source=path) for path in missing_files]
     mounts += _branch_mounts(repositories, closed_paths)
     mounts += _hard_link_mounts(
-        scope, (*_outermost_folders(trees), *skill_folders) if has_deny_rules(scope) else writable, scan
+        scope, (*_outermost_folders(trees), *shared_folders) if has_deny_rules(scope) else writable, scan
     )
-    mounts += _masks(closed_paths, skill_folders)
+    mounts += _masks(closed_paths, shared_folders)
     mounts += [
         Mount(kind=_mask_kind(closed_path), target=closed_path) for closed_path in _closed_system_paths(scope)
     ]
@@ -187,17 +187,17 @@ def _allowed_trees(scope: Scope) -> dict[str, bool]:
     }
 
 
-def _skill_folders(scope: Scope, trees: dict[str, bool]) -> tuple[str, ...]:
-    """Return the skill folders that no tree includes.
+def _shared_folders(scope: Scope, trees: dict[str, bool]) -> tuple[str, ...]:
+    """Return the shared folders that no tree includes.
 
     They are outside all trees, or the only open folder in a closed one.
     """
     return tuple(
-        each.folder
-        for each in scope.available_skills
-        if (not _is_within(each.folder, trees) or scope.closing_rule(os.path.dirname(each.folder)))  # noqa: PTH120
-        and scope.check_path(each.folder).ok
-        and os.path.isdir(each.folder)  # noqa: PTH112
+        folder
+        for folder in scope.shared_folders
+        if (not _is_within(folder, trees) or scope.closing_rule(os.path.dirname(folder)))  # noqa: PTH120
+        and scope.check_path(folder).ok
+        and os.path.isdir(folder)  # noqa: PTH112
     )
 
 
@@ -302,7 +302,7 @@ def _entry_name(entry: "os.DirEntry[str]") -> str:
     return entry.name
 
 
-def _masks(closed_paths: ClosedPaths, skill_folders: tuple[str, ...]) -> list[Mount]:
+def _masks(closed_paths: ClosedPaths, shared_folders: tuple[str, ...]) -> list[Mount]:
     """Mask every closed path.
 
     A closed folder that contains an open skill folder shows that folder and nothing else.
@@ -310,7 +310,7 @@ def _masks(closed_paths: ClosedPaths, skill_folders: tuple[str, ...]) -> list[Mo
     return [
         Mount(
             kind=MountKind.MOUNT_PARENT
-            if any(_is_within(folder, (path,)) for folder in skill_folders)
+            if any(_is_within(folder, (path,)) for folder in shared_folders)
             else kind_of_mask,
             target=path,
         )

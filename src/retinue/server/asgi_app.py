@@ -18,6 +18,7 @@ from retinue.errors import (
     Refused,
     RetinueError,
     SessionLocked,
+    UnusableAgent,
     UsageError,
     UserUnavailable,
 )
@@ -30,6 +31,7 @@ from retinue.server.request_parsing import parse_request
 from retinue.server.routing import Route
 
 HTTP_STATUSES: Sequence[tuple[type[RetinueError], int]] = (
+    (UnusableAgent, 400),
     (NotFound, 404),
     (UsageError, 400),
     (Conflict, 409),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
+from retinue.domain.agent_pool import COPIED_FROM_ATTRIBUTE
 from retinue.domain.clock import Clock
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message
@@ -167,7 +168,15 @@ def _copy_session(source: str, fd: int, end: int, copy: Session, clock: Clock) -
             os.mkdir(agents_folder, 0o700)
         child_session = folder.load_session(child).session
         path = os.path.join(agents_folder, os.path.basename(child))
-        copied = replace(child_session, id=clock.new_uuid(), parent_id=copy.id, aliases=(), path=path)
+        attributes = {**child_session.attributes, COPIED_FROM_ATTRIBUTE: child_session.id}
+        copied = replace(
+            child_session,
+            id=clock.new_uuid(),
+            parent_id=copy.id,
+            aliases=(),
+            path=path,
+            attributes=attributes,
+        )
         with _open_with_size(os.path.join(child, file_names.SESSION)) as (child_fd, size):
             _copy_session(child, child_fd, size, copied, clock)
 

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
+from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar, Unpack
@@ -196,6 +197,10 @@ class FileStore:
         """Return the first entries after one, the last before one, or the newest."""
         return await self.read_page(session, PageRequest(after=after, before=before, limit=limit))
 
+    async def read_entry(self, session: Session, entry_id: str) -> Entry:
+        """Return one entry; raises NotFound."""
+        return (await self.read_page(session, PageRequest(around=entry_id, limit=1)))[0]
+
     def iter_entries_between(
         self, session: Session, *, after: str = "", before: str = ""
     ) -> AsyncGenerator[list[Entry]]:
@@ -231,9 +236,15 @@ class FileStore:
         """Archive the history under another name; the session keeps its identity."""
         return await self._threads.submit(lambda: self._clear_history(session))
 
-    async def delete(self, session: Session) -> str:
-        """Rename the folder to a deleted name, which no list or lookup finds; `sweep` removes it later."""
-        return await self._threads.submit(lambda: self._delete_folder(session))
+    async def delete(self, session: Session, *, at: datetime | None = None) -> str:
+        """Rename the folder to a deleted name, which no list or lookup finds; `sweep` removes it later.
+
+        `at`: the time in the new name; by default now.
+        """
+        return await self._threads.submit(lambda: self._delete_folder(session, at or self._clock.now()))
+
+    def path_in_trash(self, path: str, at: datetime) -> str:
+        return file_names.deleted_name(path, at)
 
     async def find_deleted(self, ref: str) -> tuple[Session, str]:
         """Find a deleted session by its id, slug or the folder's name; return it and its folder in the trash."""
@@ -401,14 +412,13 @@ class FileStore:
         except OSError as error:
             raise write_error(path, error) from error
 
-    def _delete_folder(self, session: Session) -> str:
+    def _delete_folder(self, session: Session, at: datetime) -> str:
         top = top_folder(session)
-        now = self._clock.now()
         with ExitStack() as stack:
             for path in session_tree.walk_subtree(top):
                 stack.enter_context(session_lock(path))
             deleted_path = unused_path(
-                os.path.dirname(top), file_names.deleted_name(os.path.basename(top), now)
+                os.path.dirname(top), file_names.deleted_name(os.path.basename(top), at)
             )
             try:
                 os.rename(top, deleted_path)

@@ -9,10 +9,12 @@ from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.git_paths import program_settings
 from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import subtree_pattern
+from retinue.domain.run import Run
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.sanitize import text_for_model
+from retinue.domain.session import Session
 from retinue.errors import Failed
-from retinue.interfaces import Call, RuntimeContext
+from retinue.interfaces import RuntimeContext
 from retinue.runtime.session_scope import compute_scope, load_definition
 from retinue.runtime.tool_executor import truncate_tool_result
 
@@ -53,18 +55,20 @@ class WorkspaceDiff(Struct, frozen=True, kw_only=True):
         return bool(self.diff or self.new_files)
 
 
-async def workspace_diff(base: str | None, call: Call, context: RuntimeContext) -> WorkspaceDiff:
-    """Return the diff of the caller's workspace.
+async def workspace_diff(
+    base: str | None, session: Session, context: RuntimeContext, *, run: Run | None = None
+) -> WorkspaceDiff:
+    """Return the diff of a session's workspace.
 
-    The changed files are listed first, so that those the caller may not read are excluded by name. In a strict
+    `run`: the run that asks; its limits apply too. The changed files are listed first, so that those the caller may not read are excluded by name. In a strict
     sandbox this read-only command needs no approval; in any other it would.
     """
     if base is not None and (not base.strip() or base.startswith("-")):
         raise Failed(f"{base!r} is not a commit or branch. Omit base to compare with the last commit.")
-    scope = compute_scope(await load_definition(call.session, context), call.session, context, run=call.run)
+    scope = compute_scope(await load_definition(session, context), session, context, run=run)
     await _check_diff_allowed(scope, base, context)
-    read_scope = _read_only_scope(scope, call)
-    root = call.session.workspace.root
+    read_scope = _read_only_scope(scope, session)
+    root = session.workspace.root
     result = await context.sandbox.shell_for(read_scope)(_list_files_script(base), GIT_TIMEOUT_S)
     if result.exit_code == NO_REPOSITORY_EXIT:
         return WorkspaceDiff(empty_reason=f"{root} is not in a git repository that is accessible here")
@@ -95,13 +99,13 @@ async def _check_diff_allowed(scope: Scope, base: str | None, context: RuntimeCo
         )
 
 
-def _read_only_scope(scope: Scope, call: Call) -> Scope:
+def _read_only_scope(scope: Scope, session: Session) -> Scope:
     """Return the caller's rights, for reading only.
 
     The git folder of a worktree created for the caller is outside the worktree. Only git reads it here, and no
     agent may change the worktree's file that points there.
     """
-    workspace = call.session.workspace
+    workspace = session.workspace
     tmp_patterns = DEFAULT_WRITABLE_PATHS if scope.tmp_folder else ()
     if not workspace.source_repository:
         read = (*scope.read, *(each for each in tmp_patterns if each not in scope.read))

@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any
 
+from retinue.domain.bounded_text import read_result_call
 from retinue.domain.delivery import escape_role_markers, run_inbox_row
+from retinue.domain.run import Status
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call
@@ -13,9 +15,8 @@ from retinue.tools.delegation.json_result import json_result
 
 MAX_ROWS = 100
 """Maximum number of results taken at once, and of pending rows shown."""
-MAX_SUMMARY_CHARS = 20_000
-MAX_TOTAL_CHARS = 100_000
-"""Characters shown of one result, and of all together; the transcripts contain everything."""
+MAX_FIELD_CHARS = 1_000
+"""Characters of one field; `read` returns the whole result."""
 
 
 @tool(effect=Effect.READ, category="agents", inspects_runs=True)
@@ -33,20 +34,25 @@ async def inbox(
     )
     pending = await context.ledger.read(lambda tx: pending_inbox_rows(call.session.id, tx))
     rows = [*pending[:MAX_ROWS], *taken_rows]
-    max_chars = min(MAX_SUMMARY_CHARS, MAX_TOTAL_CHARS // max(1, len(rows)))
     return json_result(
-        updates=[_row_as_json(row, max_chars) for row in rows], more=max(0, len(pending) - MAX_ROWS) or None
+        updates=[_row_as_json(row) for row in rows], more=max(0, len(pending) - MAX_ROWS) or None
     )
 
 
-def _row_as_json(row: RunDelivery, max_chars: int) -> dict[str, Any]:
+def _row_as_json(row: RunDelivery) -> dict[str, Any]:
     """Encode a row.
 
     A child's text is data: it stays inside a JSON string, and lines in it that look like role markers are
     escaped.
     """
+    run = row.run
     fields = run_inbox_row(*row)
+    has_more = run.status is Status.DONE and fields["summary"] != run.text.strip()
+    fields |= {
+        "read": read_result_call(run.id) if has_more else None,
+        "files": [{"path": each.path, "bytes": each.size} for each in run.report.files] or None,
+    }
     for name in ("summary", "error", "label"):
         if fields[name] is not None:
-            fields[name] = escape_role_markers(truncate_tool_result(fields[name], max_chars))
+            fields[name] = escape_role_markers(truncate_tool_result(fields[name], MAX_FIELD_CHARS))
     return {name: value for name, value in fields.items() if value is not None}

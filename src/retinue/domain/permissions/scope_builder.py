@@ -12,6 +12,9 @@ from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
 from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import Globs, Rule, absolute_patterns, subtree_pattern
 
+NOT_FOR_WORKERS: Globs = ("ask_user", "agents_list")
+"""Tools that a session that cannot start others does not have: nobody answers it, and it needs no list of agents."""
+
 
 class ScopeInputs(Struct, frozen=True, kw_only=True):
     """Facts of a session, other than its definition, that its scope depends on."""
@@ -69,13 +72,16 @@ def _compute_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy) ->
     )
     read = (subtree_pattern(root),) if paths.read is None else absolute_patterns(paths.read, root)
     return Scope(
-        tools=Rule(allow=agent.tool_allow, deny=agent.tool_deny or ()),
+        tools=Rule(
+            allow=agent.tool_allow,
+            deny=(*(agent.tool_deny or ()), *(NOT_FOR_WORKERS if inputs.is_leaf else ())),
+        ),
         capabilities=Rule(allow=agent.capability_allow, deny=agent.capability_deny or ()),
         agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + policy.deny_agents),
         skills=Rule(allow=agent.skill_allow, deny=agent.skill_deny or ()),
         tool_exposure=agent.tool_exposure,
         operator_tools=Rule(deny=policy.deny_tools),
-        exit_tools=agent.exits or (),
+        exit_tools=() if inputs.is_leaf else agent.exits or (),
         read=read + tuple(each for each in DEFAULT_WRITABLE_PATHS if each in write),
         write=write,
         preapproved_writes=preapproved,

@@ -13,7 +13,7 @@ from retinue.server.example_values import CALL_ID, RUN_ID, SESSION_ID, SLUG, TIM
 from retinue.server.routes.inbox import INBOX_ROW_EXAMPLE, InboxRow
 from retinue.server.routes.runs import RUN_DETAILS_EXAMPLE, RunDetails
 from retinue.server.routing import ApiRequest, EmptyFields, route
-from retinue.server.schemas import MessageText, RequestModel, ResponseModel, Timestamp
+from retinue.server.schemas import RequestModel, ResponseModel, Timestamp
 
 AgentName = Annotated[str, Meta(max_length=64, examples=["pair"])]
 Trigger = Annotated[
@@ -33,7 +33,13 @@ class WatcherBody(RequestModel):
 
 class ChildBody(RequestModel):
     agent: AgentName
-    content: MessageText
+    content: Annotated[
+        str,
+        Meta(
+            max_length=1_000_000,
+            description="The task. May be empty for the agent with the slash command /review: it then reviews the changes in the workspace.",
+        ),
+    ]
     trigger: Trigger = "command"
 
 
@@ -171,7 +177,8 @@ async def spawn_child(context: ServerContext, request: ApiRequest[EmptyFields, C
     parent = await context.app.sessions.find_for_api(request.ref)
     key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
     run = await context.app.runs.spawn(
-        body.content, SpawnOptions(parent=parent.id, agent=body.agent, trigger=body.trigger, key=key)
+        body.content,
+        SpawnOptions(parent=parent.id, agent=body.agent, trigger=body.trigger, key=key, in_conversation=True),
     )
     return await context.app.runs.to_json(run.id)
 

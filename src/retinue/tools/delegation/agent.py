@@ -9,9 +9,15 @@ from msgspec.structs import replace
 
 from retinue.domain import agent_pool
 from retinue.domain.continuation import INCOMPLETE_NOTICE, is_incomplete
-from retinue.domain.delivery import escape_role_markers, failure_summary, no_work_notice, single_line
-from retinue.domain.limits import MAX_CHILD_SUMMARY_CHARS
-from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
+from retinue.domain.delivery import (
+    NO_SUMMARY,
+    escape_role_markers,
+    failure_summary,
+    no_work_notice,
+    single_line,
+    work_summary,
+)
+from retinue.domain.run import LIVE_STATUSES, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import first_message
 from retinue.domain.tool import Effect
@@ -20,12 +26,17 @@ from retinue.errors import BadConfig, Conflict, Failed, NotFound, Refused, Retin
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_permissions import ChildSpec
+from retinue.runtime.child_report import (
+    INTERRUPTED_MARK,
+    bounded_child_text,
+    is_insufficient_report,
+    load_replies,
+)
 from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_events import make_event
 from retinue.runtime.run_outcome import RunSuspended
 from retinue.runtime.spawn import check_spawn_allowed, spawn_child
-from retinue.runtime.tool_executor import truncate_tool_result
 from retinue.tools.define import tool
 from retinue.tools.delegation.json_result import json_result
 
@@ -37,17 +48,13 @@ BACKGROUND_NOTE = "The agent continues in the background as run {run}. Its resul
 SUMMARY_REQUEST = (
     "You ended without a report. Say in a few sentences what you did, what you found, and what is still open."
 )
-NO_SUMMARY = "Agent '{agent}' completed the task but did not provide a summary."
 NOT_FOUND = "Agent not found: {id}. Agent may have been evicted from pool or ID is invalid."
 NO_POOL_WARNING = (
     "the agent pool is disabled (subagents.pool): {agent} is not kept and cannot be used with agent_ask"
 )
 BUSY = "Agent {id} is currently in use. Wait for current operation to complete."
-INTERRUPTED_MARK = "[Request interrupted"
-MIN_REPORT_CHARS = 20
-"""A final reply with fewer characters may not be a report."""
-SUMMARY_REPLIES = 3
-"""Number of replies that make a summary."""
+MAX_COPIES = 100
+"""Branches of branches whose original is searched."""
 RECENT_RUNS = 500
 """Number of recent runs in which other pooled sessions are searched."""
 CHILD_SLUG = re.compile(r"[a-z0-9-]{1,200}")
@@ -181,40 +188,52 @@ async def _format_report(run: Run, call: Call, context: RuntimeContext) -> str:
     is_done = run.status is Status.DONE
     text = _choose_report(run, texts, is_silent=is_silent) if is_done else ""
     duration_s = _duration_s(run)
-    if not text and (is_done or _failed_silently(run, texts, is_silent=is_silent)):
+    if not text and is_done:
         follow_up = await _request_report(run, call, context)
-        if follow_up is not None and (is_done or follow_up.status is Status.DONE):
+        if follow_up is not None:
             text, duration_s = follow_up.text.strip(), duration_s + _duration_s(follow_up)
     await take_child_result(run, call, context)
     if not (is_done or text):
-        raise _failure(run, texts)
-    return json_result(
-        success=True,
-        result=_truncate_child_text(text or NO_SUMMARY.format(agent=run.agent))
-        + _no_work_note(run)
-        + (f"\n\n[{INCOMPLETE_NOTICE}]" if is_incomplete(run) else "")
-        + NOT_SHOWN_TO_USER_NOTE,
-        agent_used=run.agent,
-        duration_seconds=round(duration_s, 3),
+        raise _failure(run, texts, context)
+    return _success(
+        run,
+        text or NO_SUMMARY.format(agent=run.agent),
+        context,
+        note=_result_notes(run),
+        duration_s=duration_s,
         agent_id=agent_id,
     )
 
 
-def _no_work_note(run: Run) -> str:
-    """Return the note for an agent that replied without calling any tool."""
-    return f"\n\n[{no_work_notice(run)}]" if run.did_no_work else ""
+def _success(
+    run: Run, text: str, context: RuntimeContext, *, note: str = "", duration_s: float, agent_id: str | None
+) -> str:
+    """Encode a finished child's report; a shortened one has the fields `truncated` and `length`."""
+    report = bounded_child_text(run, text, context)
+    return json_result(
+        success=True,
+        result=f"{report.text}{note}{NOT_SHOWN_TO_USER_NOTE}",
+        agent_used=run.agent,
+        duration_seconds=round(duration_s, 3),
+        agent_id=agent_id,
+        truncated=report.is_truncated or None,
+        length=report.length if report.is_truncated else None,
+        files=[{"path": each.path, "bytes": each.size} for each in run.report.files] or None,
+    )
 
 
-def _failed_silently(run: Run, texts: Sequence[str], *, is_silent: bool) -> bool:
-    """Return True if the run was stopped as stuck without any text: it may have worked, so ask what it did."""
-    return run.status is Status.FAILED and run.reason is Reason.STUCK and is_silent and not texts
+def _result_notes(run: Run) -> str:
+    """Return the notes for an agent that replied without calling any tool, or whose reply was cut off."""
+    notes = [no_work_notice(run)] if run.did_no_work else []
+    notes += [INCOMPLETE_NOTICE] if is_incomplete(run) else []
+    return "".join(f"\n\n[{each}]" for each in notes)
 
 
-def _failure(run: Run, texts: Sequence[str]) -> Failed:
+def _failure(run: Run, texts: Sequence[str], context: RuntimeContext) -> Failed:
     """Make the error for a run that did not finish. It is never a success, whatever text the run has."""
-    summary = _truncate_child_text(_work_summary(run.agent, texts)) if texts else None
+    summary = bounded_child_text(run, work_summary(run.agent, texts), context).text if texts else None
     return _error_result(
-        _truncate_child_text(failure_summary(run)),
+        escape_role_markers(failure_summary(run)),
         str(run.reason or run.status),
         agent_used=run.agent,
         result=summary,
@@ -226,24 +245,13 @@ async def _load_replies(run: Run, context: RuntimeContext) -> list[Message]:
 
     After a crash the session of a child that is not kept may be gone.
     """
-    if run.status is Status.DONE and not _is_insufficient_report(run.text.strip()):
+    if run.status is Status.DONE and not is_insufficient_report(run.text.strip()):
         return []
-    with suppress(RetinueError):
-        async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
-            return [
-                entry
-                for entry in conversation.entries
-                if isinstance(entry, Message) and entry.role == "agent" and entry.run == run.id
-            ]
-    return []
+    return await load_replies(run, context)
 
 
 def _nonblank_texts(replies: Sequence[Message]) -> list[str]:
     return [reply.text.strip() for reply in replies if reply.text.strip()]
-
-
-def _is_insufficient_report(text: str) -> bool:
-    return len(text) < MIN_REPORT_CHARS or INTERRUPTED_MARK in text
 
 
 def _choose_report(run: Run, texts: Sequence[str], *, is_silent: bool) -> str:
@@ -253,16 +261,12 @@ def _choose_report(run: Run, texts: Sequence[str], *, is_silent: bool) -> str:
     text at all.
     """
     text = "" if is_silent else run.text.strip()
-    if not _is_insufficient_report(text):
+    if not is_insufficient_report(text):
         return text
     earlier = [each for each in texts if INTERRUPTED_MARK not in each]
     if earlier and earlier != [text]:
-        return _work_summary(run.agent, earlier)
+        return work_summary(run.agent, earlier)
     return "" if INTERRUPTED_MARK in text else text
-
-
-def _work_summary(agent: str, texts: Sequence[str]) -> str:
-    return "\n\n".join((f"Agent '{agent}' work summary:", *texts[-SUMMARY_REPLIES:]))
 
 
 async def _request_report(run: Run, call: Call, context: RuntimeContext) -> Run | None:
@@ -280,11 +284,6 @@ async def _request_report(run: Run, call: Call, context: RuntimeContext) -> Run 
     except (NotFound, Refused):
         return None
     return await take_child_result(follow_up, call, context)
-
-
-def _truncate_child_text(text: str) -> str:
-    """Mark a child's text as data and shorten it."""
-    return truncate_tool_result(escape_role_markers(text), MAX_CHILD_SUMMARY_CHARS)
 
 
 def _duration_s(run: Run) -> float:
@@ -318,13 +317,9 @@ async def agent_ask(
     if finished.status.is_live:
         return json_result(success=True, result=BACKGROUND_NOTE.format(run=finished.id), agent_id=agent_id)
     if finished.status is not Status.DONE:
-        raise _failure(finished, _nonblank_texts(await _load_replies(finished, context)))
-    return json_result(
-        success=True,
-        result=_truncate_child_text(finished.text.strip()) + NOT_SHOWN_TO_USER_NOTE,
-        agent_used=finished.agent,
-        duration_seconds=round(_duration_s(finished), 3),
-        agent_id=agent_id,
+        raise _failure(finished, _nonblank_texts(await _load_replies(finished, context)), context)
+    return _success(
+        finished, finished.text.strip(), context, duration_s=_duration_s(finished), agent_id=agent_id
     )
 
 
@@ -368,11 +363,35 @@ async def _find_pooled_session(agent_id: str, call: Call, context: RuntimeContex
         agent_pool.pooled_sessions(await context.ledger.read(load_runs)), context.clock.now()
     )
     pooled = next((each for each in available if each.session_id == session.id), None)
+    if pooled is None and await _is_copy_available(session, call, context):
+        return session
     if pooled is None or session.attributes.get(agent_pool.RETIRED_ATTRIBUTE):
         raise not_found
     if pooled.is_in_use:
         raise _error_result(BUSY.format(id=agent_id), "busy")
     return session
+
+
+async def _is_copy_available(session: Session, call: Call, context: RuntimeContext) -> bool:
+    """Return True for a pooled agent that was copied into this branch and has not worked in it yet.
+
+    The time in the pool counts from its last task or from the branching, whichever is later.
+    """
+    if session.attributes.get(agent_pool.RETIRED_ATTRIBUTE):
+        return False
+    runs = await context.ledger.read(lambda tx: tx.find_runs(session=session.id))
+    origin_id = session.attributes.get(agent_pool.COPIED_FROM_ATTRIBUTE)
+    for _ in range(MAX_COPIES):
+        if runs or not isinstance(origin_id, str):
+            break
+        runs = await context.ledger.read(lambda tx, origin=origin_id: tx.find_runs(session=origin))
+        with suppress(RetinueError):
+            origin_id = (await context.store.find(origin_id)).attributes.get(agent_pool.COPIED_FROM_ATTRIBUTE)
+    pooled = next(iter(agent_pool.pooled_sessions(runs)), None)
+    if pooled is None or pooled.session_id == session.id:
+        return False
+    last_used_at = max(pooled.last_used_at, call.session.created_at)
+    return context.clock.now() - last_used_at < agent_pool.IDLE_TIMEOUT
 
 
 def _make_request(

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from retinue.domain.agent import Agent
 from retinue.domain.continuation import INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.delivery import escape_role_markers, failure_summary
-from retinue.domain.limits import MAX_CHILD_RESULT_CHARS
 from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import LIST_TOOL, MESSAGE_TOOL
@@ -24,6 +23,7 @@ from retinue.errors import BadConfig, DiskError, Failed, NotFound, Refused, Reti
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_permissions import inherited_ceilings
+from retinue.runtime.child_report import bounded_child_text
 from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.session_scope import compute_scope, load_definition
@@ -136,6 +136,7 @@ async def _send_message(key: str, message: _MessageRequest, call: Call, context:
         wait=message.wait,
         wait_until=deadline if message.wait else None,
         announce_if_busy=True,
+        is_independent=not message.wait,
         ceilings=inherited_ceilings(
             await load_definition(call.session, context), call.session, context, run=call.run
         ),
@@ -223,12 +224,18 @@ async def _find_session(ref: str, agent: str, context: RuntimeContext) -> Sessio
     Paths are not accepted, because they could lead to any folder. Another session's child cannot be addressed.
     """
     listed = await context.store.sessions(children=False)
-    for each in listed:
-        if ref in (each.id, each.slug, each.key, *each.aliases):
-            if each.agent != agent:
-                raise Failed(_error_json("agent_session_error", "Session does not belong to this agent"))
-            return each
-    raise Failed(_error_json("agent_session_error", "Session not found"))
+    found = [each for each in listed if ref in (each.id, each.slug, each.key, *each.aliases)]
+    if len(found) > 1 and {each.slug for each in found} == {ref}:
+        current = await context.store.find(ref)  # of several branches, the slug means the current one
+        found = [each for each in found if each.id == current.id]
+    if not found:
+        raise Failed(_error_json("agent_session_error", "Session not found"))
+    if len(found) > 1:
+        keys = ", ".join(each.key for each in found)
+        raise Failed(_error_json("agent_session_error", f"Session is ambiguous: {ref} matches {keys}"))
+    if found[0].agent != agent:
+        raise Failed(_error_json("agent_session_error", "Session does not belong to this agent"))
+    return found[0]
 
 
 async def _format_result(run: Run, message: _MessageRequest, context: RuntimeContext) -> str:
@@ -267,13 +274,16 @@ async def message_result(
     if run.status is not Status.DONE:
         failure = {"error": {"code": "agent_message_failed", "message": failure_summary(run)}} | fields
         has_summary = run.reason is Reason.INTERRUPTED and run.text
-        return failure | ({"response": escape_role_markers(run.text)} if has_summary else {})
+        return failure | (
+            {"response": bounded_child_text(run, run.text, context).text} if has_summary else {}
+        )
+    response = bounded_child_text(run, run.text, context)
     return {
         "mode": "sync",
         "status": "complete",
         **fields,
-        "response": truncate_tool_result(escape_role_markers(run.text), MAX_CHILD_RESULT_CHARS),
-        "truncated": len(escape_role_markers(run.text)) > MAX_CHILD_RESULT_CHARS,
+        "response": response.text,
+        "truncated": response.is_truncated,
         **({"message": INCOMPLETE_NOTICE} if is_incomplete(run) else {}),
         "durationMs": run.duration_ms,
         "toolCallCount": run.tool_calls,
@@ -336,7 +346,9 @@ async def _transcript_fields(run: Run, context: RuntimeContext) -> dict[str, obj
         return {"toolCalls": rows}
     return {
         "toolCalls": rows,
-        "thinkingText": truncate_tool_result(escape_role_markers(thinking), MAX_CHILD_RESULT_CHARS),
+        "thinkingText": truncate_tool_result(
+            escape_role_markers(thinking), context.limits.child_result_chars
+        ),
     }
 
 

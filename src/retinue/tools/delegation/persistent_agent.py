@@ -4,22 +4,21 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from retinue.domain.approval import Answer
-from retinue.domain.continuation import reply_texts
-from retinue.domain.delivery import report_text
 from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import ApprovalRequirement, Effect
-from retinue.errors import Failed, NotFound, RetinueError
+from retinue.errors import Failed, NotFound
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_permissions import ChildSpec
+from retinue.runtime.child_report import ALL_REPLIES_TOOL, format_report, load_reply_texts, load_result
 from retinue.runtime.child_wait import take_child_result
-from retinue.runtime.run_end import make_nonce
 from retinue.runtime.spawn import check_child_request, spawn_child
 from retinue.tools.define import tool
 
-TOOL_NAME = "PersistentAgent"
+TOOL_NAME = ALL_REPLIES_TOOL
 NO_SESSION_ERROR = "PersistentAgent requires parent persistent session"
+NO_EARLIER_TEXT = "The agent ended without any text."
 CANCELLED_ERROR = "Error: User aborted agent"
 BACKGROUND_NOTE = "The agent continues in the background as run {run}. Its result will be announced to you. Continue in the meantime."
 NETWORK_REASONS = frozenset(
@@ -109,30 +108,16 @@ async def _format_result(run: Run, context: RuntimeContext) -> str:
     if run.status.is_live:
         return BACKGROUND_NOTE.format(run=run.id)
     if run.reason is Reason.INTERRUPTED and run.text.strip():
-        return report_text(run, run.text, make_nonce(context), context.run_cost(run))
+        return format_report(run, run.text, context)
     if run.status is Status.CANCELLED:
         raise Failed(CANCELLED_ERROR)
     if run.status is not Status.DONE:
         failure = "Error: Network failure\n" if run.reason in NETWORK_REASONS else "Error: "
-        raise Failed(f"{failure}{run.error or run.reason or run.status}")
-    return report_text(
-        run,
-        "\n\n".join(await _reply_texts(run, context)) or run.text,
-        make_nonce(context),
-        context.run_cost(run),
-    )
+        report = format_report(run, await _earlier_text(run, context), context)
+        raise Failed(f"{failure}{run.error or run.reason or run.status}\n\n{report}")
+    return format_report(run, run.text if run.turns == 1 else await load_result(run, context), context)
 
 
-async def _reply_texts(run: Run, context: RuntimeContext) -> list[str]:
-    """Return the child's replies from its transcript.
-
-    Empty while another process has the transcript open, or if it is gone.
-    """
-    if run.turns == 1:
-        return [run.text]
-    try:
-        async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
-            entries = [*await conversation.read_earlier_entries(run.id), *conversation.entries]
-    except RetinueError:
-        return []
-    return reply_texts(entries, run.id)
+async def _earlier_text(run: Run, context: RuntimeContext) -> str:
+    """Return what the child said before it failed."""
+    return "\n\n".join(await load_reply_texts(run, context)) or NO_EARLIER_TEXT

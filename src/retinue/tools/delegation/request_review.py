@@ -12,7 +12,7 @@ from retinue.errors import Failed
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_permissions import ChildSpec
-from retinue.runtime.run_end import make_nonce
+from retinue.runtime.child_report import make_nonce
 from retinue.tools.define import tool
 from retinue.tools.delegation.spawn_subagent import (
     NO_SESSION_ERROR,
@@ -63,7 +63,7 @@ async def request_review(
     )
     run = await find_existing_run(request, context)
     if run is None:
-        workspace_changes = await workspace_diff(base, call, context)
+        workspace_changes = await workspace_diff(base, call.session, context, run=call.run)
         if not workspace_changes.has_changes:
             return NOTHING_TO_REVIEW.format(reason=workspace_changes.empty_reason)
         child = ChildSpec(
@@ -73,15 +73,18 @@ async def request_review(
             workspace=WorkspacePolicy(writable=False),
         )
         run = await start_child_run(
-            replace(request, task=_review_task(instructions, workspace_changes, call, context)),
+            replace(
+                request,
+                task=review_task(instructions, workspace_changes, call.session.workspace.root, context),
+            ),
             child,
             context,
         )
     return await child_result(run, call, context)
 
 
-def _review_task(
-    instructions: str | None, workspace_changes: WorkspaceDiff, call: Call, context: RuntimeContext
+def review_task(
+    instructions: str | None, workspace_changes: WorkspaceDiff, root: str, context: RuntimeContext
 ) -> str:
     """Compose the task: the caller's instructions, then the diff as data."""
     user_instructions = [instructions.strip()] if instructions and instructions.strip() else []
@@ -106,6 +109,6 @@ def _review_task(
         [
             REVIEW_INSTRUCTIONS,
             *user_instructions,
-            f"{DIFF_HEADER.format(root=call.session.workspace.root)}\n{data}",
+            f"{DIFF_HEADER.format(root=root)}\n{data}",
         ]
     )

@@ -6,7 +6,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.domain.delivery import failure_summary, inbox_status, report_text, run_label, single_line
+from retinue.domain.agent import Role
+from retinue.domain.delivery import failure_summary, inbox_status, run_label, single_line
 from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Isolation
@@ -14,16 +15,19 @@ from retinue.errors import BadDefinition, Failed, NotFound, Refused
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_permissions import ChildSpec
+from retinue.runtime.child_report import format_report
 from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.child_workspace import apply_workspace_override
-from retinue.runtime.run_end import make_nonce
-from retinue.runtime.spawn import spawn_child
+from retinue.runtime.spawn import check_spawn_allowed, spawn_child
+from retinue.runtime.watchers import start_watch
 from retinue.tools.define import tool
 from retinue.tools.delegation.json_result import json_result
 
 TOOL_NAME = "spawn_subagent"
 NO_SESSION_ERROR = "This tool requires a session."
 MAX_DESCRIPTION_CHARS = 40
+
+WATCH_INSTRUCTIONS = "The watched agent started you and asks you to watch for this:\n{text}"
 
 WorkspaceMode = Literal["inherit", "sandbox", "custom"]
 ReturnMode = Literal["blocking", "background"]
@@ -59,7 +63,8 @@ async def spawn_subagent(
     agentId: Annotated[str, "The agent to use."],  # noqa: N803  (a documented argument name)
     prompt: Annotated[str, "The whole task: the agent does not see this conversation."],
     capability: Annotated[
-        Literal["primary", "subtask", "watcher", "orchestrator"], "The role in which it is started."
+        Literal["primary", "subtask", "watcher", "orchestrator"],
+        "The role in which it is started. watcher: it watches this conversation and comments; the prompt says what to look for.",
     ] = "subtask",
     returnMode: Annotated[  # noqa: N803  (a documented argument name)
         ReturnMode,
@@ -75,6 +80,8 @@ async def spawn_subagent(
         raise Failed(NO_SESSION_ERROR)
     if not prompt.strip():
         raise Failed("The prompt is empty. Describe the task.")
+    if capability == Role.WATCHER:
+        return await _start_watcher(agentId, prompt, call, context)
     request = RunRequest(
         key=run_request_key(call.run.id, call.id),
         agent=agentId,
@@ -96,6 +103,35 @@ async def spawn_subagent(
             request, _with_workspace_override(child, workspace, request, call), context
         )
     return await child_result(run, call, context)
+
+
+async def _start_watcher(agent: str, instructions: str, call: Call, context: RuntimeContext) -> str:
+    """Let the agent watch the caller's conversation; it comments from its next part on, and the call does not wait."""
+    request = RunRequest(
+        key=run_request_key(call.run.id, call.id),
+        agent=agent,
+        task=None,
+        requester=call.session.key,
+        parent_run=call.run.id,
+        entry_point=TOOL_NAME,
+        role=Role.WATCHER,
+    )
+    try:
+        await check_spawn_allowed(request, call.session, context)
+        watch = await start_watch(
+            call.session,
+            agent,
+            context,
+            trigger=request.trigger,
+            instructions=WATCH_INSTRUCTIONS.format(text=instructions.strip()),
+        )
+    except NotFound as error:
+        raise _unknown_agent_error(agent, error) from error
+    except Refused as error:
+        raise Failed(str(error)) from error
+    return json_result(
+        sessionId=watch.watcher, watchId=watch.id, agentId=agent, name=watch.name, status="waiting"
+    )
 
 
 async def find_existing_run(request: RunRequest, context: RuntimeContext) -> Run | None:
@@ -123,12 +159,12 @@ async def child_result(run: Run, call: Call, context: RuntimeContext) -> str:
     if run.status.is_live:
         return _background_result(run)
     if run.reason is Reason.INTERRUPTED and run.text.strip():
-        return report_text(run, run.text, make_nonce(context), context.run_cost(run))
+        return format_report(run, run.text, context)
     if run.status is not Status.DONE:
         raise Failed(
             f"{run_label(run)} error: {failure_summary(run)} (its conversation: {run.transcript_path})"
         )
-    return report_text(run, run.text, make_nonce(context), context.run_cost(run))
+    return format_report(run, run.text, context)
 
 
 def _background_result(run: Run) -> str:
