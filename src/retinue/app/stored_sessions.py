@@ -30,7 +30,7 @@ from retinue.domain.transcript import Entry, ToolCall
 from retinue.errors import Conflict, Failed, NotFound, Refused, RetinueError, UsageError
 from retinue.interfaces import SessionChanges, Transaction
 from retinue.ledger.ledger import SqliteLedger
-from retinue.sessions.lookup import LIST_MAX_AGE_S, top_folder
+from retinue.sessions.lookup import top_folder
 from retinue.sessions.pagination import PageRequest
 from retinue.sessions.scan import SessionScan
 from retinue.sessions.store import FileStore
@@ -110,7 +110,7 @@ class StoredSessions:
 
     async def _announcements(self, session: Session, scan: SessionScan) -> list[dict[str, Any]]:
         """Return the runs that a session delegated; those that the ledger lacks, from files."""
-        sessions = await self.home.store.sessions(max_age_s=LIST_MAX_AGE_S)
+        sessions = await self.home.store.children(session)
         rows = await announcement_rows(session, sessions, self.home.ledger)
         in_ledger = await self.home.ledger.read(lambda tx: tx.find_runs(session=session.id))
         if scan.run_ids <= {run.id for run in in_ledger}:

@@ -144,6 +144,12 @@ class FileStore:
             if (children or each.is_top_level) and agent in (None, each.agent)
         ]
 
+    async def children(self, session: Session) -> list[Session]:
+        """Return the sessions in a session's own folder, without looking at any other."""
+        return await self._threads.submit(
+            lambda: [self._lookup.load(path).session for path in session_tree.child_folders(session.path)]
+        )
+
     async def check_unlocked(self, session: Session) -> None:
         """Raise SessionLocked if another process has the session open; read and write nothing."""
         await self._threads.run(lambda: os.close(acquire_session_lock(session.path)))
