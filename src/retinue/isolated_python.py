@@ -3,7 +3,7 @@
 An interpreter that is started with `-m`, or with a PYTHONPATH that has an empty or relative entry, imports from the
 current folder first. That folder may be a repository that somebody else wrote. Every interpreter that Retinue starts
 therefore goes through this module: with `-I`, Python ignores the current folder, all PYTHON* variables and the user's
-site-packages. What this process can import is appended to the search path of the new interpreter.
+site-packages. The new interpreter searches where this process does, in the same order.
 
 This file is also the program that such an interpreter starts with. It imports only `os` and `sys`, which Python itself
 has loaded before: nothing else may be imported until the current folder is out of the search path.
@@ -83,7 +83,8 @@ def _run_module(arguments: list[str]) -> None:
     import runpy  # noqa: PLC0415  (only here)
 
     search_path, module, *module_arguments = arguments
-    sys.path += [entry for entry in search_path.split(os.pathsep) if entry not in sys.path]
+    inherited = search_path.split(os.pathsep)
+    sys.path[:] = [*inherited, *(entry for entry in sys.path if entry not in inherited)]
     sys.argv[:] = [module, *module_arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from retinue.torture.home_reader import parse_session_file
+from retinue.torture.scenario import COMMAND_SCRIPT
 
 MEMORY_MARGIN_BYTES = 1 << 20
 """Memory that a process may still allocate after its limit was set."""
@@ -29,11 +30,16 @@ class Injury(StrEnum):
 
 
 def kill_shell_commands(workspace: Path) -> int:
-    """Kill the sandboxes of shell commands in a workspace, and return how many there were."""
+    """Kill the sandboxes of the agents' shell commands in a workspace, and return how many there were.
+
+    Git, which creates worktrees, runs in a sandbox too and is left alone.
+    """
     killed = 0
     for pid in _processes():
         arguments = _command_line(pid)
-        if arguments and arguments[0].endswith(b"bwrap") and os.fsencode(workspace) in b"\0".join(arguments):
+        command_line = b"\0".join(arguments)
+        is_sandbox = bool(arguments) and arguments[0].endswith(b"bwrap")
+        if is_sandbox and os.fsencode(workspace) in command_line and COMMAND_SCRIPT.encode() in command_line:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
