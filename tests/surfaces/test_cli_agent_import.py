@@ -43,7 +43,7 @@ def test_an_import_says_how_many_files_it_left_alone(cli: CliFixture, foreign_fo
         (foreign_folder / name).write_text("---\nname: scout\ndescription: Looks.\n---\nYou look.\n")
     imported = cli("agents", "import", str(foreign_folder))
     assert imported.code == 0
-    assert "left alone, because they are not agents: 1 command, 2 skills" in imported.err
+    assert "skipped, because they are not agents: 1 command, 2 skills" in imported.err
     assert imported.out.count("→") == 1
     rows = cli("agents", "check", str(foreign_folder), "--json").json
     assert sorted(row["kind"] or "agent" for row in rows) == ["agent", "command", "skill", "skill"]

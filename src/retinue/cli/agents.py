@@ -157,11 +157,11 @@ async def import_agents(app: App, terminal: Terminal, path: str) -> int:
 
 
 def _print_left_alone(terminal: Terminal, results: Sequence[importer.DefinitionCheck]) -> None:
-    """Print how many skills, commands, rules and plugins were left alone."""
+    """Print how many skills, commands, rules and plugins were skipped."""
     counts = Counter(result.kind for result in results if result.kind)
     if counts:
         parts = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in sorted(counts.items())]
-        terminal.print_note(f"left alone, because they are not agents: {', '.join(parts)}")
+        terminal.print_note(f"skipped, because they are not agents: {', '.join(parts)}")
 
 
 def _check_exit_code(results: Sequence[importer.DefinitionCheck]) -> int:

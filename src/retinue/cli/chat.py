@@ -37,7 +37,7 @@ INTERRUPTS_TO_QUIT = 2
 """Number of consecutive Ctrl-C presses that end a chat on a terminal without a live prompt."""
 MAX_TITLE_CHARS = 60
 IMMEDIATE_COMMANDS = frozenset({"help", "bg", "agents", "sessions", "tools", "path", "quit", "exit"})
-"""Commands that do not wait for the answer in front."""
+"""Commands that do not wait for the foreground answer."""
 _COMMAND_NAME = re.compile(r"[\w-]+")
 
 
@@ -399,7 +399,7 @@ class ChatLoop:
         return [each for each in self.app.agents.registry.list_definitions(folder) if each.agent.ui_visible]
 
     def _agent_titles(self) -> dict[str, str]:
-        """Return the display names, by agent, of agents whose name says something else."""
+        """Return the display names, by agent, of agents whose display name differs from their name."""
         agents = [each.agent for each in self.app.agents.registry.list_definitions(current_folder())]
         return {
             each.name: one_line(each.title, MAX_TITLE_CHARS)
@@ -408,7 +408,7 @@ class ChatLoop:
         }
 
     def _agent_title(self, name: str) -> str:
-        """Return the agent's name, after its display name if that says something else."""
+        """Return the agent's name, preceded by its display name if that differs."""
         title = self._agent_titles().get(name)
         return f"{title} ({name})" if title else name
 

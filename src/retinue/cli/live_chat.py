@@ -1,4 +1,4 @@
-"""Chat on a terminal: the prompt stays live while agents work, in front and in the background."""
+"""Chat on a terminal: the prompt stays live while agents work, in the foreground and in the background."""
 
 import asyncio
 import os
@@ -44,14 +44,14 @@ class FrontRun:
 
 
 class LiveChat:
-    """Follow one answer in front and any number of runs in the background, and keep the prompt live.
+    """Follow one answer in the foreground and any number of runs in the background, and keep the prompt live.
 
     Args:
         app: The application.
         terminal: The terminal.
         commands: Returns the slash commands, for completion.
-        is_immediate: Returns whether a line is a command that need not wait for the answer in front.
-        titles: Names for people, by agent, of agents that have one.
+        is_immediate: Returns whether a line is a command that need not wait for the foreground answer.
+        titles: Display names by agent, of agents that have one.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LiveChat:
         self.printer.progress.tree.titles = titles
         self.front: FrontRun | None = None
         self.messages: list[str] = []
-        """Lines that wait until the answer in front has ended."""
+        """Lines that wait until the foreground answer has ended."""
         self._message_added = asyncio.Event()
         self._commands: asyncio.Queue[str] = asyncio.Queue()
         self._ended_replies: asyncio.Queue[Event] = asyncio.Queue()
@@ -94,12 +94,12 @@ class LiveChat:
     # the whole chat
 
     async def run(self, handle_line: Callable[[str], Awaitable[bool]]) -> None:
-        """Pass lines to `handle_line` until it returns False or the user leaves.
+        """Pass lines to `handle_line` until it returns False or the user exits.
 
-        Lines wait for the answer in front, except commands that are immediate.
+        Lines wait for the foreground answer, except commands that are immediate.
         """
 
-        async def handle_messages() -> None:
+        async def send_messages() -> None:
             while True:
                 await self._next_message()
                 text = self.messages.pop(0)
@@ -108,7 +108,7 @@ class LiveChat:
                 if not await handle_line(text):
                     self.prompt.leave()
 
-        async def handle_commands() -> None:
+        async def run_commands() -> None:
             while True:
                 text = await self._commands.get()
                 self._echo(text)
@@ -124,8 +124,8 @@ class LiveChat:
                 tasks = [
                     group.create_task(each)
                     for each in (
-                        handle_messages(),
-                        handle_commands(),
+                        send_messages(),
+                        run_commands(),
                         self._print_ended_replies(),
                         self._answer_requests(),
                         resume_orphans_forever(self.app, self._followed_ids),
@@ -136,7 +136,7 @@ class LiveChat:
                     task.cancel()
             if not is_open or self._exit_code == HANGUP_EXIT_CODE:
                 await self._finish_without_terminal()
-        await self._say_what_leaving_does()
+        await self._print_exit_notes()
         if self._exit_code:
             raise SystemExit(self._exit_code)
 
@@ -159,13 +159,13 @@ class LiveChat:
                 loop.remove_signal_handler(number)
 
     async def _finish_without_terminal(self) -> None:
-        """Let the runs go on to their end after the terminal was closed; their output is discarded."""
+        """Wait until the runs have ended after the terminal was closed; their output is discarded."""
         redirect_output_to_null(self._terminal_descriptors)
         for run in list(self._followed.values()):
             with suppress(RetinueError):
                 await self.app.runs.wait(run.id)
 
-    async def _say_what_leaving_does(self) -> None:
+    async def _print_exit_notes(self) -> None:
         if self.messages:
             self.terminal.print_note(
                 f"{format_count(len(self.messages), 'queued message')} not sent.", colour="33"
@@ -176,15 +176,15 @@ class LiveChat:
         count = f"{len(active)} runs are" if len(active) > 1 else "1 run is"
         if self.app.daemon.link is not None:
             self.terminal.print_note(
-                f'{count} still active: the daemon continues. See "retinue runs list".', colour="33"
+                f'{count} still active: the daemon continues the work. See "retinue runs list".', colour="33"
             )
         elif self.app.config.is_persistent:
             self.terminal.print_note(
-                f'{count} still active: leaving interrupts the work. Continue with "retinue runs resume".',
+                f'{count} still active: exiting interrupts the work. Continue with "retinue runs resume".',
                 colour="33",
             )
         else:
-            self.terminal.print_note(f"{count} still active: leaving ends the work.", colour="33")
+            self.terminal.print_note(f"{count} still active: exiting ends the work.", colour="33")
 
     async def _active_runs(self) -> list[Run]:
         roots = list(self._followed.values())
@@ -219,10 +219,10 @@ class LiveChat:
         if len(lines) > MAX_ECHO_LINES:
             self.terminal.print_line(f"  … {len(lines) - MAX_ECHO_LINES} more lines")
 
-    # the answer in front
+    # the foreground answer
 
     async def follow(self, start_run: Callable[[], Awaitable[Run]]) -> Run:
-        """Start a run and follow it in front until it ends, needs the user, or is moved to the background."""
+        """Start a run and follow it in the foreground until it ends, needs the user, or is moved to the background."""
         with self.printer.expect_run():
             run = await start_run()
             self.front = front = FrontRun(run)
@@ -250,7 +250,7 @@ class LiveChat:
             detached.cancel()
 
     async def _wait_until_over(self, run: Run) -> Run:
-        """Wait until the run has ended, or waits for something that the user does not give it now."""
+        """Wait until the run has ended, or waits for an answer that the user has declined to give."""
         is_waiting = False
         while True:
             run = await self.app.runs.wait_until_replied(run.id)
@@ -264,7 +264,7 @@ class LiveChat:
                 is_waiting = True  # check again: another task may have asked the same question meanwhile
 
     def cancel_front(self) -> bool:
-        """Stop the answer in front and what it waits for; return False if there is none to stop."""
+        """Stop the foreground answer and what it waits for; return False if there is none to stop."""
         front = self.front
         if front is None or front.is_cancelled:
             return False
@@ -278,7 +278,7 @@ class LiveChat:
         return True
 
     def detach_front(self) -> Run | None:
-        """Move the answer in front to the background, and return it."""
+        """Move the foreground answer to the background, and return it."""
         if self.front is None:
             return None
         self.front.detached.set()
@@ -357,12 +357,12 @@ class LiveChat:
 
 
 class ChatEventPrinter(RunEventPrinter):
-    """Print the events of the answer in front as they arrive, and of the background when a run ends.
+    """Print the events of the foreground answer as they arrive, and those of background runs when a run ends.
 
     Args:
         terminal: The terminal.
         on_reply_ended: Called with the last event of a run that answers in one of the chat's conversations,
-            but not in front.
+            but not in the foreground.
     """
 
     def __init__(self, terminal: Terminal, *, on_reply_ended: Callable[[Event], None]) -> None:
@@ -393,7 +393,7 @@ class ChatEventPrinter(RunEventPrinter):
         self.add_runs([run], tree_runs)
 
     def close_front(self, runs: list[Run]) -> None:
-        """End the output of the answer in front: with its final text, unless it was detached."""
+        """End the output of the foreground answer: with its final text, unless it was detached."""
         self.finish(runs)
         self.run_ids = frozenset()
         self.progress.watched_run = ""

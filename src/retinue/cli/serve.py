@@ -109,7 +109,7 @@ async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
 
 
 def _warn_about_home_folder(terminal: Terminal, *, allow_home: bool) -> None:
-    """Say before the daemon starts that clients will have to name a workspace."""
+    """Warn before the daemon starts that clients must name a workspace."""
     try:
         check_home_allowed(resolve_workspace(None), WorkspacePolicy(), is_named=False, allow_home=allow_home)
     except Refused:

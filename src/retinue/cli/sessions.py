@@ -107,8 +107,8 @@ async def delete_session(stored: StoredSessions, terminal: Terminal, session: st
     Its folder is renamed to *.deleted.<time>, and commands no longer find it. `restore_command` is the command
     that restores it.
 
-    With --purge, the session and its sub-agents are removed for good, with all that any file of the home says of
-    them. Only ids, status, times, hashes and daily sums remain.
+    With --purge, the session, its sub-agents and everything about them are removed from every file of the
+    home. Only ids, status, times, hashes and daily sums remain.
 
     A worktree created for the session is removed if it is clean and no other session uses it.
     """

@@ -79,7 +79,7 @@ class DefinitionCheck(Struct, frozen=True, kw_only=True):
     is_skipped: bool = False
     """True if it is not a definition, only another file in the same folder."""
     kind: str = ""
-    """What the file is if it is left alone: skill, command, rule or plugin; empty for a definition."""
+    """What the file is if it is skipped as no agent: skill, command, rule or plugin; empty for a definition."""
     load_problem: str = ""
     """The reason why the file would not load without an import; empty if it would."""
 

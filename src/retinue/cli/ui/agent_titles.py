@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 
 class AgentTitles(Mapping[str, str]):
-    """Display names by agent, of agents whose display name says something else than their name.
+    """Display names by agent, of agents whose display name differs from their name.
 
     The definitions are read when the first one is needed.
     """
@@ -22,15 +22,15 @@ class AgentTitles(Mapping[str, str]):
         return self.get(agent, agent)
 
     def __getitem__(self, agent: str) -> str:
-        return self._loaded()[agent]
+        return self._titles_by_agent()[agent]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._loaded())
+        return iter(self._titles_by_agent())
 
     def __len__(self) -> int:
-        return len(self._loaded())
+        return len(self._titles_by_agent())
 
-    def _loaded(self) -> Mapping[str, str]:
+    def _titles_by_agent(self) -> Mapping[str, str]:
         if self._titles is None:
             self._titles = {name: title for name, title in self._load().items() if title.casefold() != name}
         return self._titles

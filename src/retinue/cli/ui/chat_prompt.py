@@ -74,7 +74,7 @@ class ChatPrompt:
         self.on_submit = on_submit
         self.on_interrupt = on_interrupt
         self.queued: Sequence[str] = ()
-        """Messages that wait for the answer in front; shown above the prompt."""
+        """Messages that wait for the foreground answer; shown above the prompt."""
         self._unfinished_line = ""
         self._footer_lines: Sequence[FooterLine] = ()
         self._pending_text: list[str] = []
@@ -112,7 +112,7 @@ class ChatPrompt:
         return Size(rows=size.height, columns=size.width)
 
     async def run(self) -> bool:
-        """Edit messages until the user leaves; return False if the terminal was closed instead."""
+        """Edit messages until the user exits; return False if the terminal was closed instead."""
         self._output.keeps_bracketed_paste = True
         try:
             await self._session.app.run_async(set_exception_handler=False)
@@ -178,11 +178,11 @@ class ChatPrompt:
     async def answering(self) -> AsyncGenerator[Callable[[], Coroutine[Any, Any, str]]]:
         """Take lines as answers to the question that was just printed; yields the function that reads one.
 
-        What was typed before the question was visible is never an answer: it is put aside, and returns to
-        the prompt afterwards. Ctrl-D raises UserUnavailable.
+        What was typed before the question was visible is never an answer: it is kept, and
+        restored at the prompt afterwards. Ctrl-D raises UserUnavailable.
         """
         self._flush()
-        await self._process_typed_keys()
+        await self._read_typed_keys()
         buffer = self._session.default_buffer
         draft, answers = buffer.document, asyncio.Queue[str | None]()
         self._answers = answers
@@ -201,7 +201,7 @@ class ChatPrompt:
             buffer.reset(draft)
             self.refresh()
 
-    async def _process_typed_keys(self) -> None:
+    async def _read_typed_keys(self) -> None:
         """Let the prompt read the keys that were pressed so far."""
         descriptor, app = sys.stdin.fileno(), self._session.app
         while app.is_running and not app.is_done and select.select([descriptor], [], [], 0)[0]:  # noqa: ASYNC110  (no event: the kernel has the keys)
@@ -254,7 +254,7 @@ class ChatPrompt:
             buffer.start_completion()
 
     def _interrupt(self, event: KeyPressEvent) -> None:
-        """Stop the answer in front, else discard the typed text, else leave at the second time."""
+        """Stop the foreground answer, else discard the typed text, else exit at the second press."""
         buffer: Buffer = event.current_buffer
         if self.on_interrupt():
             self._is_hint_shown = False

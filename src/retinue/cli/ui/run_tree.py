@@ -24,7 +24,7 @@ class RunNode(Struct, frozen=True, kw_only=True):
     id: str
     agent: str
     title: str = ""
-    """Name of the agent for people; empty if it is `agent`."""
+    """Display name of the agent; empty if it is the same as `agent`."""
     number: int
     """Position in its tree by creation: the root run is 1."""
     parent_id: str = ""
@@ -87,7 +87,7 @@ class RunTree:
     tree_sizes: dict[str, int] = field(default_factory=dict[str, int])
     """Number of runs in each tree, by root id."""
     titles: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Names for people, by agent, of agents that have one."""
+    """Display names by agent, of agents that have one."""
 
     def update(self, runs: Iterable[Run]) -> None:
         """Merge ledger rows; runs that have ended are removed."""
