@@ -502,7 +502,9 @@ async def test_the_memory_of_all_processes_of_a_sandboxed_command_is_limited_tog
         return
     findings = sandbox_findings(shell.level, (), SandboxLevel.NONE)
     is_limited = cgroup.can_limit_memory()
-    assert any("memory of a command: at most 4 GB in all" in each.message for each in findings) is is_limited
+    assert (
+        any("memory of a command: at most 4 GB in total" in each.message for each in findings) is is_limited
+    )
     assert any("for each of its processes" in each.message for each in findings) is not is_limited
     if is_limited:
         os.mkfifo(shell.root / "gate")

@@ -99,10 +99,10 @@ def sandbox_findings(
 
 def _memory_limit_finding() -> Finding:
     if can_limit_memory():
-        return Finding(status="ok", message="memory of a command: at most 4 GB in all")
+        return Finding(status="ok", message="memory of a command: at most 4 GB in total")
     return Finding(
         status="warn",
-        message="memory of a command: at most 4 GB for each of its processes, not in all",
+        message="memory of a command: at most 4 GB for each of its processes, not in total",
         advice="run Retinue in a systemd user service, or as another user who may create control groups",
     )
 
@@ -258,7 +258,7 @@ def size_findings(sizes: HomeSizes, retention: RetentionSettings) -> list[Findin
     findings = [Finding(status="ok", message=f"sizes: {sizes.describe()}")]
     if sizes.ledger > 1.5 * retention.ledger_bytes:
         message = f"the ledger has {format_bytes(sizes.ledger)}, more than retention.ledger_mb = {retention.ledger_mb:g}"
-        advice = "`retinue doctor --repair` prunes ended runs; if it stays so large, raise the limit"
+        advice = "`retinue doctor --repair` prunes ended runs; if the ledger is still too large after that, raise the limit"
         findings.append(Finding(status="warn", message=message, advice=advice))
     return findings
 

@@ -118,7 +118,7 @@ class EventBroadcaster:
         return stream
 
     async def _find_reset_reason(self, after_seq: int | None) -> str:
-        """Say why events after a number cannot be sent; empty if they can."""
+        """Return why events after a number cannot be sent; empty if they can."""
         if after_seq is None:
             return ""
         if after_seq > self._cursor:

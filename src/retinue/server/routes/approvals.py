@@ -52,7 +52,9 @@ class ApprovalRow(ResponseModel):
     ]
     warning: Annotated[
         str | None,
-        Meta(description="What is unusual about the request, such as the root of the file system."),
+        Meta(
+            description="Warning about an unusually broad request, such as for the root of the file system; null without one."
+        ),
     ]
     digest: str
     state: Literal["pending", "allowed", "denied", "expired", "void", "used"]
@@ -62,7 +64,7 @@ class ApprovalRow(ResponseModel):
     answered_by: str | None
     answer: Literal["allow", "deny", "add"] | None
     agent_display_name: Annotated[
-        str | None, Meta(description="The agent's name for people; null if its definition has none.")
+        str | None, Meta(description="The agent's display name; null if its definition has none.")
     ]
 
 

@@ -107,7 +107,7 @@ class RunRow(ResponseModel):
         float | None, Meta(description="US dollars, from the setting prices; null if the model has no price.")
     ]
     agent_display_name: Annotated[
-        str | None, Meta(description="The agent's name for people; null if its definition has none.")
+        str | None, Meta(description="The agent's display name; null if its definition has none.")
     ]
 
 

@@ -74,8 +74,8 @@ class DeleteQuery(RequestModel):
     purge: Annotated[
         bool,
         Meta(
-            description="Remove the session for good at once, with all that any file of the home says of it; also "
-            "a session that was deleted before."
+            description="Remove the session and everything about it from every file of the home at once, also if "
+            "it was deleted before."
         ),
     ] = False
 
@@ -120,7 +120,7 @@ class SessionRow(ResponseModel):
     waiting_for: str | None
     run: Annotated[str | None, Meta(description="The active run.")]
     agent_display_name: Annotated[
-        str | None, Meta(description="The agent's name for people; null if its definition has none.")
+        str | None, Meta(description="The agent's display name; null if its definition has none.")
     ]
 
 
