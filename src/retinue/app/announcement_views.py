@@ -51,7 +51,7 @@ async def announcement_rows_from_files(
     entries: AsyncIterable[list[Entry]],
     known_rows: Sequence[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return rows for runs that the ledger does not know: it was lost, or they were pruned.
+    """Return rows for runs that are not in the ledger, because it was replaced or they were pruned.
 
     They come from the reports in the session's transcript, and from the folders of its children.
     """

@@ -32,7 +32,7 @@ CONFIG_READABLE_AGAIN = "The configuration was read again. Its rules apply from 
 class LiveConfig:
     """The agents, the operator's policy and the prices that are currently set in the configuration file.
 
-    A change of them takes effect as soon as it is in the file; the other settings need a restart. A file that cannot be read changes nothing: the
+    A change takes effect as soon as the file is saved; the other settings need a restart. A file that cannot be read changes nothing: the
     last readable version stays in effect, and one warning is issued for each state of the file.
     """
 

@@ -97,7 +97,7 @@ def scrub_logs(home: Path, ids: Collection[str], names: Sequence[str]) -> None:
     """Overwrite the lines that mention one of these ids or names, and remove the details of internal errors.
 
     Lines are overwritten in place, because other processes append to the same file meanwhile. Details of internal
-    errors mention no session, so all of them go.
+    errors mention no session, so all of them are removed.
     """
     for path in sorted((home / "logs").glob("*")):
         if path.name.startswith(CRASH_DETAILS_PREFIX):
@@ -122,7 +122,7 @@ def _scrub_lines(path: Path, ids: Collection[str], names: Sequence[bytes]) -> No
 
 
 def _overwrite_line(fd: int, line: bytes, offset: int) -> None:
-    """Replace a line by one of the same length that says it was purged, if that fits."""
+    """Replace a line by a note of the same length that it was purged, if the note fits."""
     length = len(line.rstrip(b"\n"))
     text = PURGED_LINE if length >= len(PURGED_LINE) else b""
     os.pwrite(fd, text.ljust(length), offset)

@@ -1,4 +1,4 @@
-"""Purge sessions from a home: every place that may hold their words has a purge function here."""
+"""Purge sessions from a home: every place that may contain their text has a purge function here."""
 
 import os
 import re
@@ -82,7 +82,7 @@ KEPT_PLACES: Mapping[str, str] = {
     "daemon.lock": "a lock",
     "forget.lock": "a lock",
 }
-"""Place in the home → why a purge leaves it alone."""
+"""Place in the home → why a purge does not touch it."""
 
 
 def purge_home(
@@ -97,7 +97,7 @@ def purge_home(
         remove_files: Removes the sessions' files.
 
     Returns:
-        Copies of damaged ledgers that still mention the sessions: only a person removes those.
+        Copies of damaged ledgers that still mention the sessions, which only a person removes.
 
     Raises:
         Conflict: A run of the sessions is live; nothing was changed.

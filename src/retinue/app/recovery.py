@@ -48,7 +48,7 @@ async def resume_all_runs(context: AppContext) -> list[Run]:
 async def resume_for_person(run: Run, context: AppContext, model: str | None) -> list[Run]:
     """Resume a run because a person asked for it, and return the runs that were resumed, this one first.
 
-    A run that waits for its model's server, or was parked, is resumed too. A run that failed, was lost or timed
+    A run that waits for its model's server or for a person's decision is resumed too. A run that failed, was lost or timed
     out is continued by a new run. The caller holds the lock of the run's session.
 
     Raises:

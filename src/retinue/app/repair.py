@@ -247,7 +247,7 @@ class RepairService:
         found: list[Problem] = []
         for run in missing:
             path = run.transcript_path
-            # Of a folder that is gone, the record tells whether it was deleted, until that is pruned.
+            # If the folder is gone, the events show whether the session was deleted, until they are pruned.
             is_unexplained = os.path.isdir(os.path.dirname(path)) or (  # noqa: PTH112, PTH120  (the same)
                 run.session_id in seen_ids and not path.startswith(deleted_folders)
             )

@@ -10,7 +10,7 @@ async def orphaned_runs(home: HomeAccess) -> list[Run]:
     """Return unfinished runs that no process works on, oldest first.
 
     Runs that wait for an approval are left out. Runs that waited for disk space or for a model's server are
-    included, because the process that watched for it is gone.
+    included, because the process that would have woken them is gone.
     """
     runs = await home.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES))
     resumable_waits = (None, WaitReason.DISK, WaitReason.MODEL)

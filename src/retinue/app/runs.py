@@ -166,7 +166,7 @@ class RunService:
             await self._context.worker.wait_for_change()
 
     async def wait_for_end(self, run: Run) -> Run:
-        """Wait until a run that was asked to stop has ended, whatever its requester does meanwhile.
+        """Wait until a run that was asked to stop has ended, regardless of its requester.
 
         If this process has taken over its tree from a dead one, it waits for the whole tree.
         """

@@ -302,7 +302,7 @@ class StoredSessions:
 
         Args:
             ref: The session; with `purge` also one that is in the trash already.
-            purge: Remove it for good at once, with all that any file of the home says of it.
+            purge: Remove it and everything about it from every file of the home at once.
 
         Returns:
             The session with its path in the trash; after a purge, the path is empty.
@@ -327,7 +327,7 @@ class StoredSessions:
             return await self.emit_change(deleted, "deleted")
 
     async def purge_deleted(self, ref: str) -> Session:
-        """Remove a deleted session and its children for good, with all that any file of the home says of them.
+        """Remove a deleted session and its children from every file of the home.
 
         Args:
             ref: Its id, its slug, or the folder's name after the deletion.

@@ -56,7 +56,7 @@ def check_home_allowed(folder: str, policy: WorkspacePolicy, *, is_named: bool, 
     A definition that names another folder itself decides where its agent works, unless a person names one.
 
     Raises:
-        Refused: The folder is a home folder, and nobody allowed that.
+        Refused: The folder is a home folder, and `allow_home` is not set.
     """
     if allow_home or (policy.isolation is Isolation.CUSTOM and not is_named):
         return

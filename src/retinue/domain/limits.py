@@ -53,7 +53,7 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
     runs_days: float = 90
     """A quarter: long enough to look back, and about 300 MB at a thousand runs a day."""
     events_days: float = 14
-    """Events only let a client catch up after a pause; the transcripts hold what was said."""
+    """Events only let a client catch up after a pause; the transcripts contain the messages."""
     ledger_mb: float = 512
     """Above this size, the oldest ended runs and events are pruned whatever their age."""
 

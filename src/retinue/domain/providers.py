@@ -32,7 +32,7 @@ class CliAgentKind(Struct, frozen=True, kw_only=True):
     reserved_flags: frozenset[str]
     """Flags and words that definitions must not pass.
 
-    They are those that Retinue passes itself, and those that change what the program does or prints.
+    Retinue passes some of them itself; the others change what the program does or prints.
     """
     reserved_prefixes: tuple[str, ...] = ()
     """Beginnings of more such arguments."""

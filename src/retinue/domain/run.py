@@ -250,7 +250,7 @@ class RecoveryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, crash_streak=0) if self.crash_streak else self
 
     def extend_outage(self, time: timedelta) -> Self:
-        """Leave out a time in which no process could ask the model's server."""
+        """Exclude time in which no process could send a request to the model's server."""
         if self.outage_since is None or time <= timedelta():
             return self
         return replace(self, outage_since=self.outage_since + time)
@@ -261,7 +261,7 @@ class RecoveryState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Return True if the run is resumed alone, because it may be what ended its process again and again."""
+        """Return True if the run is resumed alone, because it may have crashed its process repeatedly."""
         return self.crash_streak >= SUSPECT_CRASHES
 
     @property
@@ -406,7 +406,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return replace(self, **self._stopped_clock(at))
 
     def wake(self, *, at: datetime | None) -> Self:
-        """Return the waiting run with the time at which it continues in any case."""
+        """Return the waiting run with the time at which it is woken at the latest."""
         return replace(self, wake_at=at)
 
     def start_clock(self, at: datetime) -> Self:

@@ -29,4 +29,4 @@ class MissingLevel(Struct, frozen=True, kw_only=True):
     reason: str
     remedy: str
     is_retried: bool = True
-    """Whether the level is tried again later; not if the user has chosen a lower one."""
+    """Whether the level is tried again later; False if the user has chosen a lower one."""

@@ -345,7 +345,7 @@ class SqliteLedger:
     def _stop_trusting_connections(self) -> None:
         """Close both connections after a failed sync; the next use opens the file anew and verifies it.
 
-        Until the disk works again, every step and every read raises DiskError, so that no run goes on whose state
+        Until the disk works again, every step and every read raises DiskError, so that no run continues whose state
         cannot be saved.
         """
         connections, self._connections = self._connections, None

@@ -1,4 +1,4 @@
-"""Remove what the ledger knows of purged sessions, so that no byte of it is left in the file."""
+"""Remove purged sessions from the ledger, so that no byte of their rows is left in the file."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ KEPT_TABLES: Mapping[str, str] = {
 def purge_ledger(path: Path, target: PurgeTarget, now: datetime) -> frozenset[str]:
     """Purge the sessions' rows and rewrite the file; return the ids of their runs. Call it in a thread.
 
-    Repeating it after a crash finishes what is left.
+    After a crash, repeat the call to finish the purge.
 
     Raises:
         Conflict: A run of the sessions is live; nothing was changed.

@@ -186,7 +186,7 @@ class _NeededTrees:
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """Return the size of the pages that hold rows."""
+    """Return the size of the pages in use."""
     page_size, pages, free = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_size", "page_count", "freelist_count")
@@ -197,7 +197,7 @@ def used_bytes(connection: sqlite3.Connection) -> int:
 def rewrite_file(connection: sqlite3.Connection) -> None:
     """Rewrite the whole file and empty the write-ahead log, so that no byte of a deleted row is left.
 
-    Other processes can read meanwhile, and wait to write: 3 to 6 ms for each megabyte of rows.
+    Other processes can still read, but wait to write: 3 to 6 ms for each megabyte of rows.
     """
     connection.execute("VACUUM")
     if connection.execute("PRAGMA journal_mode").fetchone()[0] != WAL:
@@ -242,7 +242,7 @@ def _oldest_events(
 
 
 def _delete_events(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
-    """Delete events and record the highest number: a client that knows only older ones has missed some."""
+    """Delete events and record the highest number: a client that received only older ones has missed some."""
     deleted = list(numbers)
     if not deleted:
         return

@@ -275,7 +275,7 @@ def _final_error(error: ProviderError, attempts: int, partial: str, outage_serve
 
 
 def _server_name(model: Model) -> str:
-    """Return the name by which all models of one server are known to be down together."""
+    """Return a name for the server, which all its models share."""
     return f"{model.provider} {own_base_url(model)}".rstrip()
 
 

@@ -21,7 +21,7 @@ class StreamTimeoutSettings(Struct, frozen=True, kw_only=True):
     """Time limits of one attempt, in seconds."""
 
     first_byte_s: float = 600.0
-    """Until the first byte: a model that reasons for long may send none meanwhile."""
+    """Until the first byte, which a model that reasons for a long time sends late."""
     idle_s: float = 120.0
     """Without a further byte."""
     no_output_s: float = 600.0

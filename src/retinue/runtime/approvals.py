@@ -340,8 +340,8 @@ def _is_same_question(
 ) -> bool:
     """Return True if an approval is for exactly this call, given the content of the named files.
 
-    Another version of Retinue hashes the same rights differently, so that after an upgrade the call itself is compared:
-    whoever answered is not asked again.
+    Another version of Retinue hashes the same permissions differently. After an upgrade the call itself is compared,
+    so that a person who has answered is not asked again.
     """
     if previous.digest == question.digest(files):
         return True

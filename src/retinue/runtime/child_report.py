@@ -31,7 +31,7 @@ def make_nonce(context: RuntimeContext) -> str:
 def format_announcement(run: Run, context: RuntimeContext) -> str:
     """Format the announcement of an ended run.
 
-    A temporary session is deleted as soon as this text was delivered, so the text names the transcript's place
+    A temporary session is deleted as soon as this text has been delivered, so the text names the transcript's place
     in the trash.
     """
     if not run.request.keep_session:

@@ -1,7 +1,7 @@
 """Retry alone the runs whose process died several times, in case one of them crashes processes.
 
 It is unknown which of many interrupted runs crashed its process. If they were resumed together, all of them
-would reach the limit of attempts with the culprit, and be lost with it.
+would reach the crash limit together with the culprit, and would have to wait for a person.
 """
 
 import asyncio

@@ -100,7 +100,7 @@ class LoopDetector:
         Calls that are repeated after a suspension were allowed before, and are not judged again.
 
         Raises:
-            ModelFailed: The model was warned and went on.
+            ModelFailed: The model continued the loop after the warning.
         """
         self._empty_replies = 0
         if is_repeat and all(call.id in self._calls for call in calls):

@@ -1,4 +1,4 @@
-"""Runs whose model server is down: they wait without a slot, and one of them at a time asks again."""
+"""Runs whose model server is down: they wait without a slot, and one of them at a time retries."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -19,9 +19,9 @@ from retinue.runtime.suspension import with_counters
 MIN_PROBE_INTERVAL_S = 1.0
 MAX_PROBE_INTERVAL_S = 60.0
 PROBE_INTERVAL_SHARE = 0.1
-"""The longer an outage has lasted, the rarer its server is asked: after this share of its length."""
+"""Delay until the next attempt, as a share of the length of the outage."""
 PROBE_TIMEOUT_S = 900.0
-"""Time after which another run asks the server, if the one that asks has neither succeeded nor failed."""
+"""Time after which another run tries, if the current attempt has neither succeeded nor failed."""
 MAX_CANDIDATES = 8
 """Number of waiting runs of a server that have a wake time; the others are woken when the server answers."""
 PARKED_ERROR = (
@@ -33,7 +33,7 @@ PARKED_ERROR = (
 async def suspend_for_model(run: Run, outcome: RunOutcome, context: RuntimeContext) -> bool:
     """Suspend a run until its model's server answers again, which frees its slot; False if it must continue.
 
-    The server is asked again by one of the waiting runs, at growing intervals.
+    One of the waiting runs sends a request again, at growing intervals.
     """
 
     def step(tx: Transaction) -> bool:
@@ -83,7 +83,7 @@ async def resume_after_outage(run: Run, context: RuntimeContext) -> Run:
 def probe_servers(
     due: Sequence[Run], tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
 ) -> None:
-    """Let the oldest due run of each server ask it again; runs that have waited too long are parked."""
+    """Let the oldest due run of each server try again; runs that have waited too long wait for a person."""
     at = context.clock.now()
     by_server = sorted(due, key=lambda run: (run.recovery.outage_server, run.id))
     for _, group in groupby(by_server, key=lambda run: run.recovery.outage_server):

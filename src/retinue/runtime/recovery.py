@@ -214,13 +214,13 @@ async def resume_run(
     by_person: bool = False,
     model: str | None = None,
 ) -> Run:
-    """Resume a run whose owner is dead; one that crashes again and again is parked for a person.
+    """Resume a run whose owner is dead; one that crashes repeatedly waits for a person instead.
 
     Args:
         run_id: The run.
         context: The runtime context.
         previous_owner: The dead owner: if several processes try to resume the run, only the first succeeds.
-        by_person: A person asks for it, which also resumes a parked run.
+        by_person: A person requested it, which also resumes a run that waits for a person's decision.
         model: Overrides the run's model.
     """
 
@@ -232,7 +232,7 @@ async def resume_run(
             raise Conflict(f"Run {run_id} has ended ({run.status}). Send its session a new message instead.")
         if run.owner_id != previous_owner and run.owner_id:
             raise Conflict(f"Run {run_id} is executed by another process.")
-        requeued = _requeued(run, context)
+        requeued = _requeue(run, context)
         if by_person:
             requeued = overrule_interruption(requeued, context.redact(model) if model else None)
         if requeued.recovery.crashes_too_often:
@@ -250,7 +250,7 @@ async def resume_run(
     return run
 
 
-def _requeued(run: Run, context: RuntimeContext) -> Run:
+def _requeue(run: Run, context: RuntimeContext) -> Run:
     if run.status is Status.QUEUED:
         return run
     if run.status is Status.WAITING:
@@ -262,7 +262,7 @@ def _requeued(run: Run, context: RuntimeContext) -> Run:
 
 
 def overrule_interruption(run: Run, model: str | None = None) -> Run:
-    """Return a queued run that continues because a person said so, as if it had never crashed."""
+    """Return the queued run as if it had never crashed, because a person resumed it."""
     is_parked = run.reason in PARK_REASONS
     turns_at_grant = run.turns if run.reason is Reason.TURN_LIMIT else run.recovery.turns_at_grant
     return replace(
@@ -287,7 +287,7 @@ def _park_after_crashes(run: Run, tx: Transaction, context: RuntimeContext) -> R
 
 
 def park_run(run: Run, reason: Reason, error: str, tx: Transaction, context: RuntimeContext) -> Run:
-    """Let a run wait until a person resumes or cancels it; nothing of it is lost."""
+    """Suspend a run until a person resumes or cancels it."""
     at = context.clock.now()
     parked = replace(
         run.suspend(WaitReason.PERSON, at=at, between_turns=True), reason=reason, error=context.redact(error)

@@ -166,7 +166,7 @@ def _abort_on_denial(
     if run is None or approval.answer is not Answer.DENY or run.status is not Status.WAITING:
         return None
     if run.request.entry_point != ABORT_ON_DENIAL_TOOL or approval.access == "scope":
-        return None  # a request for more scope asked whether, so no is an answer
+        return None  # denying a request for more scope does not end the child
     tx.emit(make_event("approval.answered", run, context, approval=approval.id, state=str(approval.state)))
     return mark_finished(
         run,

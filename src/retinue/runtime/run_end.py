@@ -423,7 +423,7 @@ def wake_run(run: Run, tx: Transaction, context: RuntimeContext, to_submit: Runs
 def undelivered_announcements(run: Run, tx: Transaction, *, limit: int | None = None) -> list[Delivery]:
     """Return the announcements a run has not read yet.
 
-    This includes announcements for other runs of the session that have ended and cannot read them any more. The
+    This includes announcements for other runs of the session that have ended and can no longer read them. The
     answers of independent runs are read by a callback run alone.
     """
     found: list[Delivery] = []

@@ -161,8 +161,8 @@ async def _compile_plan(
 def keep_prefix(plan: RunPlan, run: Run, provider_cache: dict[str, Any]) -> RunPlan:
     """Return the plan with the prompt and the tool list that the run's earlier requests had.
 
-    A run that was suspended continues with them, so that its prompt prefix stays cached. Another model caches
-    nothing of them.
+    A run that was suspended continues with them, so that its prompt prefix stays cached. For another
+    model, nothing is cached, so they are built again.
     """
     run_id, model, system, tools = provider_cache.get(PREFIX_CACHE_KEY) or ("", None, "", ())
     if run_id == run.id and model == plan.model:

@@ -21,7 +21,7 @@ LEAF_ATTRIBUTE = "leaf"
 async def current_caller(caller: Caller, context: RuntimeContext) -> Caller:
     """Return the caller with the scope that its definition and the operator's policy give it now.
 
-    Everything is judged by the definitions as they are at the call, so that what a person takes away is
+    The definitions apply as they are at the call, so that what a person removes is
     refused at once. While nothing has changed, this costs a few stats.
 
     Raises:

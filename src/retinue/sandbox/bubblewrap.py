@@ -97,8 +97,8 @@ all, after it has asked the kernel to die with its parent, that process applies 
 _CHECK_LIFELINE = "if read -t 0 -u {0}; then exit 126; fi; exec {0}<&-\n"
 """Bash code that starts nothing if the process that holds the other end of a pipe is dead.
 
-The sandbox dies with that process only from the moment on in which it asked for it. A death before that moment
-is noticed here. Plain sh cannot do this.
+Bubblewrap asks the kernel to end the sandbox together with that process. If the process dies before this request,
+this check stops the command. Plain sh cannot do this.
 """
 
 _MAX_USER_PROCESSES = 8192

@@ -18,7 +18,7 @@ _FOLDER_KINDS = frozenset({MountKind.MASKED_FOLDER, MountKind.EMPTY_FOLDER, Moun
 def prepare_mount_points(plan: MountPlan) -> None:
     """Create the mount points that a plan lacks: those below /tmp, and empty files in repositories.
 
-    No step follows a link, because the folder is the agent's. Anything in the way below /tmp is renamed.
+    No step follows a link, because the agent can write to the folder. Anything in the way below /tmp is renamed.
     """
     for path in plan.missing_files:
         _create_empty_file(path)

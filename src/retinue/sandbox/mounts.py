@@ -361,7 +361,7 @@ def _missing_packed_refs(repositories: tuple[str, ...], closed_paths: ClosedPath
     """Yield the missing `packed-refs` of guarded repositories.
 
     Git would move the branches into a new one, which is no branch and would be moved aside. Where the file is
-    mounted, git cannot replace it, and says so before it deletes a branch.
+    mounted, git cannot replace it, and fails before it deletes a branch.
     """
     for repository in repositories:
         path = f"{repository}/packed-refs"

@@ -46,5 +46,5 @@ def _is_listed(name: str) -> bool:
 def _stat(path: str) -> os.stat_result:
     try:
         return os.lstat(path)
-    except OSError:  # it vanished meanwhile
+    except OSError:  # removed in the meantime
         return os.stat_result((0,) * 10)

@@ -18,7 +18,7 @@ MAX_LINE_CHARS = 20_000
 async def load_stored_text(path: str, call: Call) -> str | None:
     """Return the text that `entry:ID` or `result:RUN` names; None for any other path.
 
-    It comes from what the runtime has stored, so no right on files is needed. Only entries of the caller's own
+    It comes from what the runtime has stored, so no file permission is needed. Only entries of the caller's own
     conversation and results of its own sub-agents can be read.
 
     Raises:

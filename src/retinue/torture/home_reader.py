@@ -1,6 +1,6 @@
 """Read a home independently of the product: its own parser of session.md, and plain SQL on the ledger.
 
-The crash test judges the product by what this module finds, so it imports nothing of the product. It is
+The crash test checks the product by what this module finds, so the module imports nothing of the product. It is
 stricter than the product's own reader: nobody edits the files of a crash test, so every length must be right.
 """
 
@@ -250,13 +250,13 @@ def _workspace_root(session_json: Path) -> str:
 def parse_session_file(data: bytes) -> tuple[Mapping[str, str], list[Entry], list[str]]:
     """Return the attributes of a file's first line, its entries, and what is wrong with it.
 
-    Zeros at the end are what a power failure leaves of the line below which a person types.
+    Zeros at the end are left by a power failure while the open line of the file was written.
     """
     data = data.rstrip(b"\0")
     markers = list(_MARKER_LINE.finditer(data))
     problems: list[str] = []
     if not data:
-        return {}, [], []  # nothing has been said in this session yet
+        return {}, [], []  # an idle session without messages
     if not markers or markers[0].start() or markers[0][1] != b"retinue":
         return {}, [], ["the first line does not name the session"]
     head, entries = _parse_attributes(markers[0], problems), list[Entry]()
@@ -290,7 +290,7 @@ def _body_end(data: bytes, markers: Sequence[re.Match[bytes]], index: int) -> in
 
 
 def _check_open_line(marker: re.Match[bytes], body: bytes, *, is_last: bool) -> list[str]:
-    """Check the line below which a person types: nobody types in a crash test."""
+    """Check the open line at the end, which stays empty in a crash test."""
     if marker[1] == b"user" and is_last and not body.strip():
         return []
     return [f"the entry at byte {marker.start()} has no length, and is not the empty line at the end"]

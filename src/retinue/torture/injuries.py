@@ -1,4 +1,4 @@
-"""Injuries other than killing the process that executes runs, each at a moment that the caller chooses."""
+"""Faults other than killing the process that executes runs, each injected when the caller chooses."""
 
 import os
 import random
@@ -19,7 +19,7 @@ TORN_ENTRY = b"<!-- agent id=01TORN0000000000000000000000 at=2026-01-01T00:00:00
 
 
 class Injury(StrEnum):
-    """What is done to a running tree before the process that executes it is killed."""
+    """Fault injected into a running tree before the process that executes it is killed."""
 
     NONE = "none"
     FOLLOWER = "follower killed"
@@ -32,7 +32,7 @@ class Injury(StrEnum):
 def kill_shell_commands(workspace: Path) -> int:
     """Kill the sandboxes of the agents' shell commands in a workspace, and return how many there were.
 
-    Git, which creates worktrees, runs in a sandbox too and is left alone.
+    Git, which creates worktrees, runs in a sandbox too and is not killed.
     """
     killed = 0
     for pid in _processes():

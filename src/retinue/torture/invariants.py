@@ -104,11 +104,11 @@ async def check_invariants(
     """Check all invariants.
 
     Args:
-        environment: The environment, which knows the trees that were started.
+        environment: The environment, with the trees that were started.
         requests: All model requests.
         faults: Number of kills or injected errors; each explains one repeated request per agent.
         errors_injected: System calls or allocations failed, so that runs may have failed. Otherwise every
-            agent of every tree must have done its part.
+            agent of every tree must have completed its task.
     """
     report = InvariantReport()
     observed = _observe(read_home(environment.home))
@@ -203,7 +203,7 @@ def _check_agent_exists(position: str, observed: _ObservedHome, report: Invarian
 def _check_tree_complete(
     tree: str, observed: _ObservedHome, environment: TortureEnvironment, report: InvariantReport
 ) -> None:
-    """Check that every agent of a tree exists, made all its calls, and left what they should leave."""
+    """Check that every agent of a tree exists, made all its calls, and that their effects are there."""
     reply_counts = expected_reply_counts(tree)
     for position, tools in expected_calls(tree).items():
         if not _check_agent_exists(position, observed, report):

@@ -33,7 +33,7 @@ INJURIES_BEFORE_KILL = (
     Injury.TORN_TAIL,
     Injury.MEMORY,
 )
-"""Commands run seldom. After a lack of memory runs may fail, so that fewer laws hold."""
+"""Commands run seldom. After a lack of memory runs may fail, so that fewer invariants hold."""
 RAREST_STEP = "announcement delivered"
 STEP_TIMEOUT_S = 6.0
 STALL_S = 30.0
@@ -184,7 +184,7 @@ class KillCycle:
     def had_reason_to_park(self, run_id: str) -> bool:
         """Return True if the last kills allowed the run hardly a completed tool call.
 
-        One call in between is forgiven: the kill may have come before it was recorded as progress.
+        One call in between is tolerated: the kill may have come before it was recorded as progress.
         """
         counts = [each.get(run_id, 0) for each in self.completed_calls]
         recent = counts[-CRASHES_WITHOUT_PROGRESS:]

@@ -64,7 +64,7 @@ class PartResult:
     all_ended_s: float | None = None
     """Seconds from the mass restart until all runs had ended."""
     injuries: Counter[Injury] = field(default_factory=Counter[Injury])
-    """Test rounds with each injury other than a kill."""
+    """Number of test rounds with each fault other than a kill."""
     not_measured: list[str] = field(default_factory=list[str])
     """What could not be tested, and why."""
     violations: list[tuple[str, Path]] = field(default_factory=list[tuple[str, Path]])

@@ -1,7 +1,7 @@
 """Process locks: a process that executes runs is alive as long as the kernel holds its file lock or its socket.
 
-The lock is on a file that everybody can find, and whose time tells later when the process died. If somebody deletes
-the file, the lock is still held, but nobody can find it. Then a socket shows that the process is alive: its name is in
+The lock is on a file that other processes can find, and whose time shows later when the process died. If the file is
+deleted, the lock is still held, but cannot be found. Then a socket shows that the process is alive: its name is in
 the kernel only (an abstract Unix socket), so nobody can delete it. The process restores its file at its next heartbeat.
 """
 
@@ -59,7 +59,7 @@ class ProcessLock:
         self.close()
 
     def record_alive(self) -> None:
-        """Store the current time in the file, for whoever must know later when this process died.
+        """Store the current time in the file, so that others can tell later when this process died.
 
         A file that was deleted or replaced is restored.
         """
@@ -137,7 +137,7 @@ class NoProcessLock:
 def remove_dead_owners(home: Path, *, older_than: timedelta = KEEP_DEAD_OWNERS) -> list[str]:
     """Remove the files of processes that died long ago, and return their ids.
 
-    A file is removed only while holding its lock. The files of others tell when their process died.
+    A file is removed only while holding its lock. The files of dead processes record when they died.
     """
     oldest = time.time() - older_than.total_seconds()
     removed: list[str] = []

@@ -1,6 +1,6 @@
-"""The files that a shell command uses, as far as its text tells.
+"""The files that a shell command uses, as far as they can be derived from its text.
 
-The names are guesses: everything that may be a name is tried, and what is no file does no harm. The sandbox, not
+The names are guesses: every word that may be a name is tried, and names of missing files are ignored. The sandbox, not
 this module, decides which files a command can open.
 """
 

@@ -13,7 +13,7 @@ from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import Globs, Rule, absolute_patterns, subtree_pattern
 
 NOT_FOR_WORKERS: Globs = ("ask_user", "agents_list")
-"""Tools that a session that cannot start others does not have: nobody answers it, and it needs no list of agents."""
+"""Tools withheld from a session that cannot start agents: no person answers it, and it needs no list of agents."""
 
 
 class ScopeInputs(Struct, frozen=True, kw_only=True):

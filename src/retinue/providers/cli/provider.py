@@ -259,7 +259,7 @@ class CliProvider:
 
 
 def _as_argument(text: str, protocol: CliProtocol) -> str:
-    """Return the text as one argument that the program takes as words, not as an option or a command.
+    """Return the text as one argument that the program takes as a message, not as an option or a command.
 
     A space in front is enough for all of them, and the model sees it as part of the message.
     """

@@ -136,7 +136,7 @@ class _PendingFolder(NamedTuple):
 
     @property
     def relative(self) -> str:
-        """Its path inside the git folder."""
+        """Path of this folder inside the git folder."""
         return self.path[len(self.repository) + 1 :]
 
     @property

@@ -1,7 +1,7 @@
 """Check that git's index lists only files that git itself would add.
 
 Git checks the paths of a commit, but trusts those of an index: `git checkout -- .` writes an entry
-`.git/hooks/post-checkout`, and an absolute one, where they say.
+`.git/hooks/post-checkout`, or one with an absolute path, to exactly that path.
 """
 
 import re
@@ -77,7 +77,7 @@ def _parse_entries(data: bytes, hash_bytes: int) -> tuple[list[bytes], list[int]
 def _check_extensions(data: bytes, offset: int, end: int, entry_offsets: list[int]) -> bool:
     """Refuse extensions with which git would read other entries than those that were checked.
 
-    Returns whether the index is split. The entries of the shared part have no names here; that part is a file
+    Returns whether the index is split. The names of entries in the shared part are not in this file; the shared part is a file
     that no command can write.
     """
     entries_end, is_split = offset, False

@@ -21,7 +21,7 @@ _MAX_BYTES = 1_000_000
 def read_safe_config(path: str) -> bytes:
     """Return a new configuration with the safe settings of this one; empty if it cannot be read.
 
-    Whatever is not written plainly, in a line of its own, is left out.
+    A setting that is not written plainly on a line of its own is left out.
     """
     found: dict[str, dict[str, str]] = {}
     section = ""

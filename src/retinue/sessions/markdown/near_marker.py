@@ -1,4 +1,4 @@
-"""Recognise lines of session.md that are almost markers: a slip would turn somebody's words into another's."""
+"""Recognise lines of session.md that are almost markers: a typo in a marker would attribute one author's text to another."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _ATTRIBUTE_NAMES = sorted(
 _ATTRIBUTE = re.compile(rf"\b(?:{'|'.join(_ATTRIBUTE_NAMES)}|n)\s*=")
 _BARE_END = re.compile(r"\s*[-\u2013\u2014]{0,3}\s*>?\s*")
 _IDENTITY = re.compile(r"=\s*[0-9A-HJKMNP-TV-Z]{26}(?![0-9A-Za-z])|\bretinue\s+1\s+session\s*=")
-"""An attribute with the id of an entry or a run, or the begin of the header."""
+"""An attribute with the id of an entry or a run, or the beginning of the header."""
 
 
 def _is_marker_like(line: str) -> bool:

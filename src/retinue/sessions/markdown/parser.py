@@ -228,7 +228,7 @@ def _has_written_length(raw: str, attrs: Attributes) -> bool:
 def _check_edited_body(text: _ChunkText, index: int, raw: str) -> None:
     """Raise Unreadable if a line of a body that a person wrote or edited is almost a marker.
 
-    What follows such a line was probably meant to be an entry of its own, by somebody else.
+    The text below such a line was probably a separate entry by another author.
     """
     for start in near_marker_offsets(raw):
         line = raw[start:].partition("\n")[0]

@@ -119,5 +119,5 @@ async def _format_result(run: Run, context: RuntimeContext) -> str:
 
 
 async def _earlier_text(run: Run, context: RuntimeContext) -> str:
-    """Return what the child said before it failed."""
+    """Return the child's replies before it failed."""
     return "\n\n".join(await load_reply_texts(run, context)) or NO_EARLIER_TEXT
