@@ -56,12 +56,12 @@ def _remove_session_files(purge: _Purge) -> None:
     purge.remove_files()
 
 
-def _ledger_is_purged_first(_: _Purge) -> None:
+def _skip_purged_ledger(_: _Purge) -> None:
     """Do nothing: the ledger was purged before, because it decides whether the sessions are live."""
 
 
 PURGE_FUNCTIONS: Mapping[str, PurgeFunction] = {
-    LEDGER_NAME: _ledger_is_purged_first,
+    LEDGER_NAME: _skip_purged_ledger,
     "logs": _scrub_logs,
     "tmp": partial(_remove_session_folders, "tmp"),
     "programs": partial(_remove_session_folders, "programs"),

@@ -96,7 +96,7 @@ async def resume_run(
         each for each in descendants if not context.has_live_owner(each) and each.status is not Status.WAITING
     ]
     if is_adopted and not abandoned:
-        raise Conflict(f"Run {run.id} is executed by this process.")
+        raise Conflict(f"Run {run.id} is executed by this process. Wait until it has ended, or cancel it.")
     resumed_children = await resume_orphaned_runs(abandoned, runtime)
     if run.status is Status.WAITING and resumed_children:
         return [run, *resumed_children]  # continues when the children it waits for have ended

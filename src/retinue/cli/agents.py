@@ -125,7 +125,7 @@ async def check_agents(terminal: Terminal, _home: str | None, path: str) -> int:
         terminal.print_json([_check_as_json(result) for result in results])
     for result in results:
         _print_check(terminal, result)
-    _print_left_alone(terminal, results)
+    _print_skipped_kinds(terminal, results)
     return _check_exit_code(results)
 
 
@@ -152,11 +152,11 @@ async def import_agents(app: App, terminal: Terminal, path: str) -> int:
             terminal.print_line(
                 f"→ {result.name}: {result.target}\n" if result.target else "→ not imported\n"
             )
-    _print_left_alone(terminal, [result.check for result in imported])
+    _print_skipped_kinds(terminal, [result.check for result in imported])
     return _check_exit_code([result.check for result in imported])
 
 
-def _print_left_alone(terminal: Terminal, results: Sequence[importer.DefinitionCheck]) -> None:
+def _print_skipped_kinds(terminal: Terminal, results: Sequence[importer.DefinitionCheck]) -> None:
     """Print how many skills, commands, rules and plugins were skipped."""
     counts = Counter(result.kind for result in results if result.kind)
     if counts:

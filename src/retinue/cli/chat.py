@@ -376,7 +376,9 @@ class ChatLoop:
     async def move_to_background(self, _argument: str) -> None:
         run = None if self.live is None else self.live.detach_front()
         if run is None:
-            raise UsageError("There is no answer to move to the background.")
+            raise UsageError(
+                "There is no answer to move to the background. Use /bg while an answer is in progress."
+            )
         self.background_runs.add(run.id)
         self.terminal.print_note(
             f"{self._agent_title(run.agent)} continues in the background, and its answer will be shown here. "

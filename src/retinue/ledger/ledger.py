@@ -324,7 +324,7 @@ class SqliteLedger:
         """Call the listeners, then resolve the futures, so that resumed callers can join the next batch."""
         self._end_read()
         if error is not None and is_disk_failure(error, self.path):
-            self._stop_trusting_connections()
+            self._discard_connections()
         try:
             for pending in batch.pending_steps if error is None else ():
                 if self._on_event is not None:
@@ -342,7 +342,7 @@ class SqliteLedger:
             else:
                 self._idle.set()
 
-    def _stop_trusting_connections(self) -> None:
+    def _discard_connections(self) -> None:
         """Close both connections after a failed sync; the next use opens the file anew and verifies it.
 
         Until the disk works again, every step and every read raises DiskError, so that no run continues whose state

@@ -13,7 +13,7 @@ from retinue.domain.purge import PurgeTarget
 from retinue.errors import Conflict
 from retinue.ledger.database import BUSY_TIMEOUT_S, open_database, translate_sqlite_error
 from retinue.ledger.retention import rewrite_file
-from retinue.ledger.tombstones import bury_runs
+from retinue.ledger.tombstones import replace_with_tombstones
 from retinue.ledger.transaction import SqliteTransaction
 
 PURGED_CHANGE = "purged"
@@ -29,7 +29,7 @@ _PURGES: Mapping[str, str] = {
 _PURGE_WATCHES = f"DELETE FROM watches WHERE session IN {_LISTED} OR watcher IN {_LISTED}"  # noqa: S608  (the same)
 
 PURGED_TABLES = frozenset({*_PURGES, "runs", "deeds", "approvals", "watches"})
-"""Tables from which a purge removes rows; `bury_runs` handles those that belong to runs."""
+"""Tables from which a purge removes rows; `replace_with_tombstones` handles those that belong to runs."""
 KEPT_TABLES: Mapping[str, str] = {
     "pruned_runs": "ids, status, times and hashes only",
     "daily_usage": "sums by day, agent and model",
@@ -64,7 +64,7 @@ def _purge_rows(
     connection.execute("BEGIN IMMEDIATE")
     try:
         run_ids = _select_ended_runs(connection, target)
-        bury_runs(connection, run_ids)
+        replace_with_tombstones(connection, run_ids)
         event = Event(kind="session.changed", at=now, session=target.session, data={"change": PURGED_CHANGE})
         SqliteTransaction(connection, path).emit(event)
         runs, sessions, removed = (

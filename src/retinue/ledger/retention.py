@@ -18,7 +18,7 @@ from retinue.domain.run import CONTINUABLE_STATUSES
 from retinue.ledger.database import BUSY_TIMEOUT_S, open_database, translate_sqlite_error
 from retinue.ledger.journal_mode import WAL
 from retinue.ledger.run_rows import to_microseconds
-from retinue.ledger.tombstones import bury_runs
+from retinue.ledger.tombstones import replace_with_tombstones
 
 T = TypeVar("T")
 
@@ -160,7 +160,7 @@ class LedgerPruner:
         pruned_events = [seq for seq, root in events if root is None or not needed.check(root, now)]
         if events:
             self._event_cursor = events[-1][0]
-        bury_runs(connection, pruned_runs)
+        replace_with_tombstones(connection, pruned_runs)
         _delete_events(connection, pruned_events)
         return len(pruned_runs), len(pruned_events)
 

@@ -37,7 +37,7 @@ def hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 
-def bury_runs(connection: sqlite3.Connection, run_ids: Iterable[str]) -> None:
+def replace_with_tombstones(connection: sqlite3.Connection, run_ids: Iterable[str]) -> None:
     """Replace the rows of ended runs by tombstones and sums, in the caller's transaction."""
     connection.create_function("key_hash", 1, hash_request_key, deterministic=True)
     connection.create_function("text_hash", 1, hash_text, deterministic=True)

@@ -149,7 +149,7 @@ class ModelTurn:
             if reply.stop_reason in (StopReason.END, StopReason.TOOLS)
             else str(reply.stop_reason),
             tool_call_count=len(reply.tool_calls),
-            thoughts=self._thoughts(reply),
+            thoughts=self._thinking_blocks(reply),
         )
         calls = [self._make_tool_call(unsaved_call, at) for unsaved_call in reply.tool_calls]
         provider_call_entries = [
@@ -167,7 +167,7 @@ class ModelTurn:
         await self._record_turn_end()
         return message, calls
 
-    def _thoughts(self, reply: ModelReply) -> tuple[str, ...]:
+    def _thinking_blocks(self, reply: ModelReply) -> tuple[str, ...]:
         """Return the thinking blocks to store; a final reply keeps its thinking text in any case."""
         blocks = reply.thinking_blocks
         if reply.tool_calls or not (text := self._stream_buffer.thinking_text()) or thinking_text(blocks):

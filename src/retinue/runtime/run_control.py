@@ -334,7 +334,7 @@ async def resume_waiting_run(run_id: str, context: RuntimeContext, *, model: str
         model: Overrides the run's model.
 
     Raises:
-        Conflict: The run does not wait any more.
+        Conflict: The run no longer waits.
     """
 
     def step(tx: Transaction) -> Run:
@@ -342,7 +342,9 @@ async def resume_waiting_run(run_id: str, context: RuntimeContext, *, model: str
         if run is None:
             raise NotFound(f"Run {run_id} not found.")
         if run.status is not Status.WAITING:
-            raise Conflict(f"Run {run_id} is {run.status}; it does not wait any more.")
+            raise Conflict(
+                f"Run {run_id} is {run.status} and no longer waits, so there is nothing to resume."
+            )
         at = context.clock.now()
         requeued = overrule_interruption(
             run.requeue_after_wait(at=at), context.redact(model) if model else None

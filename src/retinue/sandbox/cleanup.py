@@ -45,7 +45,7 @@ def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
     """Rename new closed paths, remove pipes and restore replaced links; return notes.
 
     Nothing is lost: new files stay next to their old place under a name that no program acts on. Paths that
-    were closed before are left alone: the command could not reach them, so somebody else changed them.
+    were closed before are not changed: the command could not reach them, so another program changed them.
     """
     notes: dict[str, None] = {}
     for _ in range(_MAX_PASSES):

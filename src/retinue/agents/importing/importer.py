@@ -139,13 +139,13 @@ def _check_path(path: Path) -> list[tuple[DefinitionCheck, Agent | None]]:
     checks: list[tuple[DefinitionCheck, Agent | None]] = []
     for file in scanner.definition_files(path):
         if kind := scanner.kind_of_file(root / file.relative_to(path), root):
-            checks.append((_left_alone(file, kind), None))
+            checks.append((_check_of_skipped_file(file, kind), None))
             continue
         checks += [_check_definition(_mark_unrelated_file(each)) for each in scanner.read_definitions(file)]
     return checks
 
 
-def _left_alone(file: Path, kind: str) -> DefinitionCheck:
+def _check_of_skipped_file(file: Path, kind: str) -> DefinitionCheck:
     problem = f"is a {kind}, not an agent; name the file itself to import it anyway"
     return DefinitionCheck(
         path=file, ok=False, name="", dialect="none", problems=(problem,), is_skipped=True, kind=kind
