@@ -53,7 +53,7 @@ def test_every_module_has_a_docstring():
 
 
 def test_every_interpreter_is_started_isolated():
-    """An interpreter that imports from the current folder would run code of whoever wrote the folder."""
+    """An interpreter that imports from the current folder would run code from a repository that may be hostile."""
     starters = {
         str(module.relative_to(SOURCE))
         for module in MODULES

@@ -1,4 +1,4 @@
-"""The crash test judges the product, so it must not use the product's own code to read what is on the disk."""
+"""The crash test checks the product, so it must not read files with the product's own code."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Lines of session.md that are almost markers: never text of the entry above, unless nobody edited that entry."""
+"""Lines of session.md that are almost markers: never text of the entry above, unless that entry is unedited."""
 
 import re
 

@@ -36,7 +36,7 @@ CONFIG = {
     "limits": {"approval_seconds": 1e9, "resume_window_seconds": 1e9},
     "retention": {"runs_days": 0, "events_days": 0},
 }
-"""The stored runs and approvals must not expire while the home gets older."""
+"""The time limits are long, so that stored runs and approvals do not expire."""
 
 
 def write_configuration(folder: Path) -> None:

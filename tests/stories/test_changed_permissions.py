@@ -1,4 +1,4 @@
-"""Permissions that a person takes away while a daemon executes a run: the next call is refused."""
+"""Permissions that a person removes while a daemon executes a run: the next call is refused."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A home folder is the workspace of an agent only if a person says so."""
+"""A home folder is the workspace of an agent only if a person allows it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Purging a session: no byte of what was said is left in any file of the home."""
+"""Purging a session: no byte of its messages is left in any file of the home."""
 
 import json
 import sqlite3
@@ -34,7 +34,7 @@ def reply_with_the_word(request: CapturedRequest) -> FakeResponse:
 
 
 async def plant_word_everywhere(machine: UserMachine) -> str:
-    """Let a session and its children say the word in every way, and return the session's id."""
+    """Store the word in every place that a session and its children write, and return the session's id."""
     machine.write_agent("main", "tools: [read, bash, sessions_spawn]\n")
     machine.write_agent("helper", "tools: [read]\n")
     (machine.folder / f"{WORD}.txt").write_text(f"{WORD} in a file")

@@ -1,4 +1,4 @@
-"""Display names of agents, wherever people see agents."""
+"""Display names of agents, in all output for people."""
 
 from cli_fixture import CliFixture
 

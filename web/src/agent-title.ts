@@ -1,9 +1,9 @@
-/** The names of agents for people. */
+/** Display names of agents. */
 
 import { capitalize } from "./format.ts";
 import { agents, sessions } from "./store.ts";
 
-/** The agent's display name, or its name if that differs only in capitals. Sessions know the names of hidden agents. */
+/** The agent's display name, or its name if that differs only in capitals. The rows of sessions have the names of hidden agents. */
 export function agentName(name: string): string {
   const listed = agents.value?.find((each) => each.name === name)?.display_name;
   const shown = listed ?? sessions.value?.find((each) => each.agent === name)?.agent_display_name ?? name;

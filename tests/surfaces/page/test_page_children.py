@@ -253,7 +253,7 @@ async def test_a_result_in_the_inbox_is_promoted_into_the_session_once(daemon: P
 
 
 async def test_a_card_shows_waiting_only_after_the_model_has_been_slow(daemon: PageDaemon):
-    """The page's clock is set by the test; the daemon's goes on.
+    """The page's clock is set by the test; the daemon's clock runs normally.
 
     Shows: A042.
     """
