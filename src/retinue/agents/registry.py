@@ -37,7 +37,7 @@ BUILT_IN = "built in"
 INLINE = "inline"
 GENERAL = "general"
 MAX_CACHED_DEFINITIONS = 1024
-"""Agents of the user and of projects; more than any person has, so that a long-lived process does not grow."""
+"""Limit on cached agents, above what a user has, so that the memory of a long-lived process stays bounded."""
 
 
 class InlineDefinition(Struct, frozen=True, kw_only=True):

@@ -127,7 +127,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         return usable_default_model(self)
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that affects how a run is executed, without what every process follows live.
+        """Return a hash of everything that affects how a run is executed, except the settings that every process rereads.
 
         Two processes with the same fingerprint execute a run alike. Keys are included, but cannot be read
         from it.

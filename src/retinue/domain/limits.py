@@ -51,7 +51,7 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
     """How long the ledger keeps ended runs and their events; 0 days keeps them until the size is reached."""
 
     runs_days: float = 90
-    """A quarter: long enough to look back, and about 300 MB at a thousand runs a day."""
+    """Three months of history, about 300 MB at a thousand runs a day."""
     events_days: float = 14
     """Events only let a client catch up after a pause; the transcripts contain the messages."""
     ledger_mb: float = 512

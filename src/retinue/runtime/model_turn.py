@@ -168,7 +168,7 @@ class ModelTurn:
         return message, calls
 
     def _thinking_blocks(self, reply: ModelReply) -> tuple[str, ...]:
-        """Return the thinking blocks to store; a final reply keeps its thinking text in any case."""
+        """Return the thinking blocks to store; a final reply always keeps its thinking text."""
         blocks = reply.thinking_blocks
         if reply.tool_calls or not (text := self._stream_buffer.thinking_text()) or thinking_text(blocks):
             return blocks

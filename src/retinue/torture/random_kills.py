@@ -15,9 +15,9 @@ from retinue.torture.invariants import Invariant, InvariantReport, Statistic, ch
 from retinue.torture.scenario import BARE_TREE, FULL_TREE, task_text
 
 MAX_KILLS_PER_TREE = 8
-"""Kills per tree: fewer than the ten crashes in an hour after which a run is parked in any case."""
+"""Kills per tree: fewer than the ten crashes in an hour after which a run always waits for a person."""
 CRASHES_WITHOUT_PROGRESS = 3
-"""Kills in a row, without a completed tool call in between, after which a run may be parked for a person."""
+"""Kills in a row, without a completed tool call in between, after which a run may wait for a person."""
 DAEMON_TREES = 3
 """Trees that a daemon runs concurrently."""
 DENIAL_RATE = 0.2
@@ -58,7 +58,7 @@ class KillCycle:
     completed_calls: list[Mapping[str, int]] = field(default_factory=list[Mapping[str, int]])
     """Completed tool calls of each run, at each kill."""
     parked: dict[str, bool] = field(default_factory=dict[str, bool])
-    """Runs that were parked and resumed: whether the kills were a reason to park them."""
+    """Runs that waited for a person and were resumed: whether the kills justified that."""
 
     async def kill_at_random_point(self, process: asyncio.subprocess.Process, *, restarted: bool) -> None:
         """Kill the process at a random point.
@@ -175,7 +175,7 @@ class KillCycle:
         self._record_resume_time(started_at, requests_before)
 
     async def resume_parked_runs(self, rows: LedgerRows) -> None:
-        """Resume the runs that were parked for a person, and note whether the kills were a reason to park them."""
+        """Resume the runs that were parked for a person, and record whether the kills justified that."""
         for run in rows.runs.values():
             if run.is_parked and run.id not in self.parked:
                 self.parked[run.id] = self.had_reason_to_park(run.id)
@@ -217,7 +217,7 @@ class KillCycle:
         return answers
 
     async def check(self) -> InvariantReport:
-        """Check all invariants, and that no run was parked that had made progress."""
+        """Check all invariants, and that no run that had made progress waited for a person."""
         report = await check_invariants(
             self.environment,
             self.model.requests,
