@@ -31,7 +31,7 @@ async def main():
     notes = []
     async with retinue.open(config=load_config(env), tools=[mail], approvals="auto") as app:
         with app.listen(lambda event: notes.append(event.data.get("note"))):
-            run = await app.runs.start("Send it.", retinue.RunOptions(workspace="/"))
+            run = await app.runs.start("Send it.", retinue.RunOptions(workspace="/", allow_home=True))
             while not any(note and "waiting for disk space" in note for note in notes):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(1)

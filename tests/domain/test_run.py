@@ -206,7 +206,7 @@ def test_the_json_of_a_run_has_its_fields_in_order():
         *run_as_json(run),
         "requester", "parent", "continues", "depth", "label", "task", "model", "thinking", "source", "entry_point", "role", "trigger",
         "keep_session", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit", "evidence",
-        "effects",
+        "effects", "pruned", "result_hash",
     ]  # fmt: skip
 
 

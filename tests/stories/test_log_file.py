@@ -174,7 +174,9 @@ async def test_an_unexpected_error_ends_only_its_own_run_and_is_reported_to_the_
         assert (child.status, child.reason) == ("failed", "crashed")
         again = await app.run("And now?", session=run.slug)
         assert again.status == "done"
-    assert machine.request_texts(server.requests[2])[-1] == "Error: ZeroDivisionError: nobody thought of this"
+    assert machine.request_texts(server.requests[2])[-1].startswith(
+        "Error: ZeroDivisionError: nobody thought of this\n\n"
+    )
     (line,) = [line for line in read_log(machine.home, "error") if "Traceback" in line.get("error", "")]
     assert line["run"] == child.id
     assert "nobody thought of this" in line["error"]

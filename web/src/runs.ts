@@ -231,9 +231,8 @@ function reduceStateEvent(run: RunView, event: ServerEvent): RunView {
   if (event.torn_tail_path) return run;
   if (event.phase === "wait") return { ...run, status: "running", waitingFor: "", modelRequestedAt: event.at, note: event.note ?? "" };
   if (event.phase === "tool") return { ...run, status: "running", waitingFor: "", modelRequestedAt: "", note: "", toolCallCount: event.total ?? run.toolCallCount, activeCalls: NO_CALLS };
-  if (event.phase === "person" && event.reason) return { ...run, status: "waiting", waitingFor: "person", modelRequestedAt: "", note: "", error: event.note ?? "", reason: event.reason };
   if (event.note) return { ...run, note: event.note };
-  return { ...run, status: "waiting", waitingFor: event.phase ?? "", modelRequestedAt: "", reason: event.reason ?? "", error: event.error ?? "" };
+  return { ...run, status: "waiting", waitingFor: event.phase ?? "", modelRequestedAt: "", note: "", reason: event.reason ?? "", error: event.error ?? "" };
 }
 
 function withoutCall(calls: ReadonlyMap<string, string>, call: string): ReadonlyMap<string, string> {

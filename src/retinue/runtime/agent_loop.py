@@ -9,7 +9,6 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.domain.agent_pool import ASK_TOOL, POOLED_TOOLS
 from retinue.domain.continuation import (
     CONTINUE_NOTICE,
     CONTINUE_PROMPT,
@@ -17,17 +16,16 @@ from retinue.domain.continuation import (
     cut_text_before,
     reply_texts,
 )
-from retinue.domain.delivery import NO_SUMMARY, work_summary
+from retinue.domain.delivery import work_summary
 from retinue.domain.model_turn import StopReason
 from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.session import CreatedRun, Session
-from retinue.domain.system_prompt import MESSAGE_TOOL
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import cli_agents, side_effects
 from retinue.runtime.approvals import PERSON, run_request_key
-from retinue.runtime.child_report import with_result_files
+from retinue.runtime.child_report import missing_summary, with_result_files
 from retinue.runtime.disk_full import DiskFullRetry
 from retinue.runtime.exit_tools import (
     ExitToolFlow,
@@ -75,8 +73,6 @@ INTERRUPTED_NOTE = "interrupted: the agent is writing a summary"
 INTERRUPTED_REASON = "the run was interrupted before this call finished"
 AT_TURN_LIMIT = RunOutcome(status=Status.WAITING, waiting_for=WaitReason.PERSON, reason=Reason.TURN_LIMIT)
 COUNTER_SAVE_SECONDS = 1.0
-TOOLS_WITHOUT_STANDARD_SUMMARY = frozenset({*POOLED_TOOLS, ASK_TOOL, MESSAGE_TOOL})
-"""Tools that ask the agent for a missing summary, or that announce no empty response."""
 RECENT_ENTRIES = 200
 
 
@@ -96,7 +92,11 @@ async def run_agent_loop(
 async def _run_once(
     run_id: str, context: RuntimeContext, interrupts: InterruptRegistry, created: CreatedRun | None
 ) -> bool | None:
-    """Run once; None if something arrived just as the run would have been suspended or ended."""
+    """Run once; None if something arrived just as the run would have been suspended or ended.
+
+    Raises:
+        Cancelled: another process asked the run to stop.
+    """
     run = created[0] if created else await context.ledger.read(lambda tx: tx.get_run(run_id))
     if run is None:
         raise NotFound(f"Run {run_id} not found.")
@@ -112,9 +112,9 @@ async def _run_once(
     except RetinueError as error:
         outcome = outcome_for_error(error)
     if outcome.waiting_for is WaitReason.MODEL:
-        return await _suspend_for_model(loop, outcome)
+        return await suspend_for_model(loop.run, outcome, loop.context) or None
     if outcome.reason is Reason.TURN_LIMIT and outcome.waiting_for is not None:
-        return await _suspend_at_turn_limit(loop)
+        return await suspend_at_turn_limit(loop.run, loop.max_turns or 0, loop.context) or None
     if outcome.waiting_for is not None:
         return await suspend_between_turns(loop.run, outcome.waiting_for, loop.context) or None
     return await _record_outcome(loop.run, outcome, loop.context)
@@ -131,24 +131,6 @@ async def _suspend_in_tool_call(loop: "AgentLoop", suspension: Suspension) -> bo
     except Cancelled:
         await close_transcript(loop.run, loop.context)
         raise
-
-
-async def _suspend_for_model(loop: "AgentLoop", outcome: RunOutcome) -> bool | None:
-    """Suspend the run until its model's server answers; None if the run must continue, to end.
-
-    Raises:
-        Cancelled: another process asked the run to stop.
-    """
-    return await suspend_for_model(loop.run, outcome, loop.context) or None
-
-
-async def _suspend_at_turn_limit(loop: "AgentLoop") -> bool | None:
-    """Let the run wait for a person; None if it must continue, to end.
-
-    Raises:
-        Cancelled: another process asked the run to stop.
-    """
-    return await suspend_at_turn_limit(loop.run, loop.max_turns or 0, loop.context) or None
 
 
 async def _record_outcome(run: Run, outcome: RunOutcome, context: RuntimeContext) -> bool | None:
@@ -555,10 +537,7 @@ class AgentLoop:
         entries = _all_entries(await conversation.read_earlier_entries(self.run.id), conversation)
         if texts := [each.strip() for each in reply_texts(entries, self.run.id)]:
             return work_summary(self.run.agent, texts)
-        entry_point = self.run.request.entry_point
-        return (
-            "" if entry_point in TOOLS_WITHOUT_STANDARD_SUMMARY else NO_SUMMARY.format(agent=self.run.agent)
-        )
+        return missing_summary(self.run)
 
     async def _execute_tool_calls(
         self, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan, *, is_repeat: bool = False

@@ -5,15 +5,25 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from retinue.domain.agent_pool import ASK_TOOL, POOLED_TOOLS
 from retinue.domain.bounded_text import BoundedText
 from retinue.domain.continuation import reply_texts
-from retinue.domain.delivery import announcement_text, bound_child_text, failure_summary, report_text
+from retinue.domain.delivery import (
+    NO_SUMMARY,
+    announcement_text,
+    bound_child_text,
+    failure_summary,
+    report_text,
+)
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
+from retinue.domain.system_prompt import MESSAGE_TOOL
 from retinue.domain.transcript import Entry, Message
 from retinue.errors import RetinueError
 from retinue.interfaces import RuntimeContext
 
+TOOLS_WITHOUT_STANDARD_SUMMARY = frozenset({*POOLED_TOOLS, ASK_TOOL, MESSAGE_TOOL})
+"""Tools that ask the agent for a missing summary, or that announce no empty response."""
 ALL_REPLIES_TOOL = "PersistentAgent"
 """Delegation tool whose result is all replies of the child, not only the last one."""
 MIN_REPORT_CHARS = 20
@@ -113,3 +123,10 @@ async def with_result_files(run: Run, session: Session, context: RuntimeContext)
     files = found[:MAX_LISTED_FILES]
     report = replace(run.report, files=tuple(files), omitted_files=max(0, len(found) - len(files)))
     return replace(run, report=report)
+
+
+def missing_summary(run: Run) -> str:
+    """Return the text for a sub-agent that wrote nothing; a tool that asks for a report gets an empty text."""
+    if run.request.entry_point in TOOLS_WITHOUT_STANDARD_SUMMARY:
+        return ""
+    return NO_SUMMARY.format(agent=run.agent)

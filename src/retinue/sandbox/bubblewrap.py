@@ -206,8 +206,6 @@ def bubblewrap_command(
             _check_command(command, bwrap)
             fds = _Descriptors()
             rollback.callback(fds.close)
-            devices = acquire_devices()
-            rollback.callback(devices.release)
             killed_commands = clean_up_killed_commands(records_folder)
             plan = (
                 plan_mounts(scope)
@@ -217,6 +215,8 @@ def bubblewrap_command(
             if monitor is None and plan.writable_folders:
                 monitor = reserve_monitor()
                 rollback.callback(monitor.release)
+            devices = acquire_devices()
+            rollback.callback(devices.release)
             prepare_mount_points(plan)
             agent_options = _cli_agent_options(cli_agent, fds)
             options_fd = fds.for_options(

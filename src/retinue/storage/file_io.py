@@ -17,6 +17,7 @@ FileStamp = tuple[int, int, int, int]
 DISK_ADVICE = (
     "Check the disk. When it works again, `retinue runs resume RUN` continues a run that was stopped by this."
 )
+_WRONG_PATH_ERRNOS = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errnos of a full disk, an exceeded quota or a file-size limit. All can be lifted while a run waits."""
 
@@ -173,8 +174,11 @@ def read_error(path: str, error: OSError) -> Failed:
     return DiskError(f"{message}. {DISK_ADVICE}") if error.errno == errno.EIO else Failed(message)
 
 
-def write_error(path: str, error: OSError) -> DiskError:
+def write_error(path: str, error: OSError) -> Failed:
+    """Explain why one of Retinue's files cannot be written; it is a DiskError unless the path itself is wrong."""
     reason = error.strerror or str(error)
+    if error.errno in _WRONG_PATH_ERRNOS:
+        return Failed(f"Cannot write {path}: {reason}. Nothing was written.")
     advice = DISK_ADVICE if error.errno == errno.EIO else "Free some disk space, or make it writable."
     return DiskError(
         f"Cannot write {path}: {reason}. Nothing was written. {advice}",
