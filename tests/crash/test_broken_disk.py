@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import kill_with_loop
 
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse
@@ -32,9 +33,16 @@ class BrokenMachine:
 
     environment: TortureEnvironment = field(init=False)
     requests: list[int] = field(default_factory=list[int])
+    paused_turn: int | None = None
+    """The turn whose reply is held back until `resumed` is set."""
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def reply(self, request: CapturedRequest) -> FakeResponse:
+    async def reply(self, request: CapturedRequest) -> FakeResponse:
         self.requests.append(request.reply_count)
+        if request.reply_count == self.paused_turn:
+            self.reached.set()
+            await self.resumed.wait()
         calls = (MARK_CALL,) if request.reply_count < TURNS else ()
         return FakeResponse(text=f"Reply {request.reply_count}.", calls=calls)
 
@@ -142,31 +150,43 @@ async def test_one_failed_sync_of_the_ledger_ends_the_run_with_the_reason_disk(
     assert (code, machine.run_row()["status"]) == (0, "done")
 
 
-async def test_a_daemon_records_the_end_of_a_stopped_run_once_the_disk_works_again(
-    machine: BrokenMachine, middle_sync: int
-):
-    wrapper = failing(f"fdatasync:error=EIO:when={middle_sync}+")
-    strace = await machine.environment.start_command("serve", wrapper=wrapper)
-    try:
-        code, shown, _ = await machine.run(*RUN, "--background")
-        assert code == 0, shown
-        while "failed" not in machine.results():  # noqa: ASYNC110  (another process writes it)
-            await asyncio.sleep(POLL_SECONDS)
-        paid = len(machine.requests)
-        assert 0 < paid < TURNS
-        assert machine.run_row()["status"] == "running"
+async def break_disk(daemon: asyncio.subprocess.Process) -> asyncio.subprocess.Process:
+    """Let every sync of a running daemon's ledger fail, until the returned tracer is killed."""
+    tracer = await asyncio.create_subprocess_exec(
+        *("strace", "-f", "-p", str(daemon.pid), "-o", "/dev/null"),
+        *("-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert tracer.stderr is not None
+    assert b"attached" in await tracer.stderr.readline()
+    return kill_with_loop(tracer)
 
-        strace.send_signal(signal.SIGKILL)  # the daemon continues, with a healthy disk
-        await strace.wait()
-        while (row := machine.run_row())["status"] == "running":  # noqa: ASYNC110  (the same)
-            await asyncio.sleep(POLL_SECONDS)
-        assert (row["status"], row["reason"]) == ("failed", "disk")
-        assert len(machine.requests) == paid
 
-        code, _, _ = await machine.run("runs", "resume", row["id"])
-        assert (code, machine.run_row()["status"]) == (0, "done")
-    finally:
-        await machine.run("serve", "--stop")
+async def test_a_daemon_records_the_end_of_a_stopped_run_once_the_disk_works_again(machine: BrokenMachine):
+    machine.paused_turn = TURNS // 2
+    daemon = await machine.environment.start_command("serve")
+    await machine.environment.wait_for_daemon(daemon)
+    code, shown, _ = await machine.run(*RUN, "--background")
+    assert code == 0, shown
+    await machine.reached.wait()
+    tracer = await break_disk(daemon)
+    machine.resumed.set()
+    messages = machine.environment.output_dir / "001.err"
+    while "disk I/O error" not in messages.read_text():  # noqa: ASYNC110  (another process writes it)
+        await asyncio.sleep(POLL_SECONDS)
+    paid = len(machine.requests)
+    assert paid == TURNS // 2 + 1
+    assert machine.run_row()["status"] == "running"
+
+    tracer.send_signal(signal.SIGKILL)  # the daemon continues, with a healthy disk
+    await tracer.wait()
+    while (row := machine.run_row())["status"] == "running":  # noqa: ASYNC110  (the same)
+        await asyncio.sleep(POLL_SECONDS)
+    assert (row["status"], row["reason"]) == ("failed", "disk")
+    assert len(machine.requests) == paid
+
+    code, _, _ = await machine.run("runs", "resume", row["id"])
+    assert (code, machine.run_row()["status"]) == (0, "done")
 
 
 @pytest.mark.parametrize("fault", ["pread64:error=EIO", "fsync:error=EIO"])
