@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing, suppress
@@ -11,7 +12,8 @@ from typing import Any
 from user_machine import UserMachine, wait_until
 
 from retinue import daemon_client
-from retinue.testing.replies import text_reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 A_YEAR_US = 365 * 86_400 * 1_000_000
 
@@ -54,11 +56,38 @@ async def test_doctor_prunes_old_runs_and_keeps_their_sessions(machine: UserMach
         shown = (await machine("runs", "show", ran.json["run_id"], "--json")).json
         assert (shown["pruned"], shown["status"], shown["text"]) == (True, "done", "")
         assert shown["path"] == ran.json["path"]
+        described = await machine("runs", "show", ran.json["run_id"])
+        assert (described.code, described.err) == (0, "")
+        assert "pruned from the ledger" in described.out
+        assert ran.json["path"] in described.out
         again = await machine("run", "Second", "--session", ran.json["run_id"], "--json")
     assert (again.json["session_id"], again.json["text"]) == (ran.json["session_id"], "Two.")
     assert "First" in Path(ran.json["path"]).read_text()
     findings = (await machine("doctor", "--json")).json
     assert not [each for each in findings if "not in the ledger" in each["message"]]
+
+
+async def test_the_result_of_a_pruned_sub_agent_is_read_from_its_conversation(machine: UserMachine):
+    machine.write_agent("helper")
+
+    def script(request: CapturedRequest) -> FakeResponse:
+        messages = json.dumps(request.messages)
+        if "Count." in str(request.messages[-1]) and "Delegate" not in messages:
+            return text_reply("There are 42.")
+        if request.reply_count == 0:
+            return tool_call_reply(("spawn_subagent", {"agentId": "helper", "prompt": "Count."}))
+        if "Read it again" in str(request.messages[-1]):
+            (run,) = set(re.findall(r"report run=([0-9A-Z]+)", messages))
+            return tool_call_reply(("read", {"path": f"result:{run}"}))
+        return text_reply("Done.")
+
+    async with machine.serve_models(script) as server:
+        ran = await machine("run", "--json", "Delegate")
+        make_everything_old(machine.home)
+        assert "2 ended runs" in (await machine("doctor", "--repair", "--json")).out
+        again = await machine("send", ran.json["session_id"], "Read it again")
+        assert again.code == 0, again.err
+        assert str(server.requests[-1].messages[-1]["content"]) == "There are 42."
 
 
 async def test_the_daemon_prunes_by_the_configured_days(machine: UserMachine):

@@ -86,6 +86,10 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
     if terminal.json:
         terminal.print_json(await app.runs.to_json(found.id))
         return
+    if found.is_pruned:
+        for line in pruned_run_lines(found, str((await app.runs.to_json(found.id))["path"] or "")):
+            terminal.print_line(line)
+        return
     sandbox_level, effects = await app.runs.lowest_sandbox_level(found), await app.runs.side_effects(found)
     relatives = await load_run_trees(app, [found])
     for line in run_description_lines(
@@ -241,6 +245,15 @@ def run_description_lines(
         f'Stop it with "retinue runs cancel {run.id}".' if run.status.is_live else "",
     ]
     return [line for line in lines if line]
+
+
+def pruned_run_lines(run: Run, transcript_path: str) -> list[str]:
+    """Return the lines that describe a run of which only a tombstone is left."""
+    return [
+        f"{run.agent} {_state_text(run)}",
+        "Its task and result were pruned from the ledger (setting retention). Its session is kept.",
+        f"Session {run.session_id}: {transcript_path}",
+    ]
 
 
 def _descendants(run: Run, relatives: Sequence[Run]) -> list[tuple[int, Run]]:

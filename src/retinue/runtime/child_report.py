@@ -94,7 +94,7 @@ async def load_reply_texts(run: Run, context: RuntimeContext) -> list[str]:
 
 async def _load_entries(run: Run, context: RuntimeContext) -> Sequence[Entry]:
     with suppress(RetinueError):
-        session = await context.store.find(run.transcript_path)
+        session = await context.store.find(run.transcript_path or run.session_id)
         try:
             async with context.store.open(session) as conversation:
                 return [*await conversation.read_earlier_entries(run.id), *conversation.entries]
@@ -104,10 +104,18 @@ async def _load_entries(run: Run, context: RuntimeContext) -> Sequence[Entry]:
 
 
 async def load_result(run: Run, context: RuntimeContext) -> str:
-    """Return the whole result of an ended run, which its parent may have received shortened."""
+    """Return the whole result of an ended run, which its parent may have received shortened.
+
+    The ledger no longer has the text of a pruned run, so its result is all replies in its transcript.
+    """
     text = run.text.strip()
     is_done = run.status is Status.DONE
-    if is_done and run.request.entry_point != ALL_REPLIES_TOOL and not is_insufficient_report(text):
+    if (
+        is_done
+        and not run.is_pruned
+        and run.request.entry_point != ALL_REPLIES_TOOL
+        and not is_insufficient_report(text)
+    ):
         return run.text
     whole = "\n\n".join(await load_reply_texts(run, context)) or run.text
     return whole if is_done else f"[{run.status}: {failure_summary(run)}]\n\n{whole}".rstrip()
