@@ -150,7 +150,7 @@ def brief_summary(run: Run) -> str:
 
     It is a few lines long and ends with … if there is more to read.
     """
-    text = (run.report.summary or run.text).strip()
+    text = (run.report.summary or run.text.removeprefix(_work_summary_title(run.agent))).strip()
     paragraphs = [each for each in _BLANK_LINES.split(text, maxsplit=2) if each]
     is_heading = bool(paragraphs) and paragraphs[0].startswith("#") and "\n" not in paragraphs[0]
     lines = "\n".join(paragraphs[: 2 if is_heading else 1]).splitlines()
@@ -207,7 +207,11 @@ def report_header(run: Run, result: BoundedText, cost: float | None = None) -> s
 
 def work_summary(agent: str, texts: Sequence[str]) -> str:
     """Return the agent's last few replies as a summary of its work."""
-    return "\n\n".join((f"Agent '{agent}' work summary:", *texts[-SUMMARY_REPLIES:]))
+    return "\n\n".join((_work_summary_title(agent), *texts[-SUMMARY_REPLIES:]))
+
+
+def _work_summary_title(agent: str) -> str:
+    return f"Agent '{agent}' work summary:"
 
 
 def files_note(run: Run) -> str:
