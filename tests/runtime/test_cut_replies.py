@@ -112,3 +112,16 @@ async def test_a_parent_sees_that_a_result_is_incomplete(runtime: RuntimeFixture
         assert "The reply is incomplete: the model's output limit cut it off" in result.text
         (child,) = [each for each in await process.all_runs() if each.agent == "helper"]
         assert (child.status, child.reason) == (Status.DONE, Reason.INCOMPLETE)
+
+
+async def test_a_short_reply_of_a_sub_agent_is_not_split_where_it_was_cut(runtime: RuntimeFixture):
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
+    by_agent = {
+        "main": [tool_call_reply(("agent", json.dumps(DELEGATIONS["agent"]))), text_reply("Understood.")],
+        "helper": [cut_reply("forty-"), text_reply("two")],
+    }
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        (result,) = await process.tool_results(run)
+        assert json.loads(result.text)["result"].startswith("forty-two\n\n")

@@ -31,6 +31,7 @@ from retinue.runtime.child_report import (
     bounded_child_text,
     is_insufficient_report,
     load_replies,
+    load_reply_texts,
 )
 from retinue.runtime.child_wait import take_child_result
 from retinue.runtime.run_creation import create_run
@@ -184,7 +185,7 @@ async def _format_report(run: Run, call: Call, context: RuntimeContext) -> str:
         )
     replies = await _load_replies(run, context)
     is_silent = bool(replies) and not replies[-1].tool_call_count and not replies[-1].text.strip()
-    texts = _nonblank_texts(replies)
+    texts = await _load_reply_texts(run, context) if replies else []
     is_done = run.status is Status.DONE
     text = _choose_report(run, texts, is_silent=is_silent) if is_done else ""
     duration_s = _duration_s(run)
@@ -250,8 +251,8 @@ async def _load_replies(run: Run, context: RuntimeContext) -> list[Message]:
     return await load_replies(run, context)
 
 
-def _nonblank_texts(replies: Sequence[Message]) -> list[str]:
-    return [reply.text.strip() for reply in replies if reply.text.strip()]
+async def _load_reply_texts(run: Run, context: RuntimeContext) -> list[str]:
+    return [each.strip() for each in await load_reply_texts(run, context)]
 
 
 def _choose_report(run: Run, texts: Sequence[str], *, is_silent: bool) -> str:
@@ -317,7 +318,7 @@ async def agent_ask(
     if finished.status.is_live:
         return json_result(success=True, result=BACKGROUND_NOTE.format(run=finished.id), agent_id=agent_id)
     if finished.status is not Status.DONE:
-        raise _failure(finished, _nonblank_texts(await _load_replies(finished, context)), context)
+        raise _failure(finished, await _load_reply_texts(finished, context), context)
     return _success(
         finished, finished.text.strip(), context, duration_s=_duration_s(finished), agent_id=agent_id
     )
