@@ -147,6 +147,25 @@ async def test_a_person_can_cancel_a_run_that_waits_for_its_model_or_switch_its_
     assert (shown["status"], shown["model"]) == ("done", "anthropic:claude")
 
 
+async def test_resuming_a_sub_agent_does_not_wait_for_the_tree_of_another_process(machine: UserMachine):
+    machine.write_agent("helper")
+    configure(machine, max_live=16)
+    outage = Outage(down=False)
+    async with machine.serve_models(outage), machine.daemon():
+        run = (await machine("run", "--background", "--json", "Delegate.")).json
+        await machine.wait_for_requests(1)
+        outage.down = True
+        await machine.wait_for_live_runs(*["waiting"] * (CHILDREN + 1))
+        live = (await machine("runs", "list", "--json")).json
+        child = next(each["run_id"] for each in live if each["agent"] == "helper")
+        resumed = await machine("runs", "resume", child, "--model", "anthropic:claude", "--json")
+        assert [(each["run_id"], each["status"]) for each in resumed.json] == [(child, "done")]
+        assert (await machine("wait", child)).code == 0
+        assert (await machine("runs", "show", run["run_id"], "--json")).json["status"] == "waiting"
+        outage.down = False
+        assert (await machine.wait_for_end(run["run_id"]))["status"] == "done"
+
+
 async def test_a_run_that_waited_too_long_is_parked_until_a_person_resumes_it(machine: UserMachine):
     configure(machine, model_wait_seconds=0.5)
     outage = Outage()

@@ -33,6 +33,7 @@ from retinue.errors import NotFound
 from retinue.interfaces import Transaction
 from retinue.runtime import run_control
 from retinue.runtime.interrupts import interrupt_run
+from retinue.runtime.recovery import live_descendants
 
 QUEUE_POLL_SECONDS = 0.25
 DEFAULT_OPTIONS = RunOptions()
@@ -120,6 +121,8 @@ class RunService:
     async def wait(self, run_id: str) -> Run:
         """Wait until no run in the tree of this one is active: it has ended, or needs a person.
 
+        If another live process executes the tree's root, only this run and its descendants count.
+
         Returns:
             The run as it is then.
 
@@ -135,7 +138,7 @@ class RunService:
             run, is_active = await self._context.ledger.read(
                 partial(_with_tree_activity, run, is_run_by_daemon=self._context.daemon.link is not None)
             )
-            if run.status is not Status.RUNNING and not is_active:
+            if run.status is not Status.RUNNING and (not is_active or await self._is_finished_branch(run)):
                 await self._wait_for_daemon_events()
                 return (
                     (await self._with_current_paths([run]))[0]
@@ -177,6 +180,20 @@ class RunService:
         if any(each.owner_id == self._context.owner.id for each in live):
             return await self.wait(run.id)
         return await self.find(run.id)
+
+    async def _is_finished_branch(self, run: Run) -> bool:
+        """Return whether a child and its descendants have ended, in a tree that another live process executes."""
+        if not run.status.is_final or run.id == run.root_id:
+            return False
+        root, descendants = await self._context.ledger.read(
+            lambda tx: (tx.get_run(run.root_id), live_descendants(run, tx))
+        )
+        return (
+            root is not None
+            and root.owner_id != self._context.owner.id
+            and self._context.has_live_owner(root)
+            and not descendants
+        )
 
     async def _wait_for_progress(self, run: Run) -> None:
         """Wait until the run has ended or been suspended.

@@ -152,10 +152,9 @@ async def resume_runs(app: App, terminal: Terminal, run: str | None, model: str 
                 f"{each.agent} resumed in {each.slug}"
                 + (f": run {each.id} continues {ended}, which had ended" if ended else "")
             )
-        root_ids = [
-            each.root_id for each in resumed
-        ]  # a run that waited for a resumed run continues after it
-        run_ids = list(dict.fromkeys([*(each.id for each in resumed), *root_ids]))
+        run_ids = list(
+            dict.fromkeys([*(each.id for each in resumed), *await _root_ids_to_wait_for(app, resumed)])
+        )
         progress.add_runs(resumed, await load_run_trees(app, resumed))
         await app.daemon.follow(resumed)
         async with progress.show(app):
@@ -171,6 +170,15 @@ async def resume_runs(app: App, terminal: Terminal, run: str | None, model: str 
         else [each for each in finished if each.id == resumed[0].id]
     )
     return max((exit_code(each) for each in reported), default=0)
+
+
+async def _root_ids_to_wait_for(app: App, resumed: Sequence[Run]) -> list[str]:
+    """Return the root runs that continue after a resumed run, except those that another live process executes.
+
+    Ctrl-C cancels the runs that the command waits for, so it must not wait for another command's runs.
+    """
+    roots = [await app.runs.find(each.root_id) for each in resumed]
+    return [root.id for root in roots if root.owner_id == app.owner_id or not app.runs.has_live_owner(root)]
 
 
 def reportable_runs(finished: Sequence[Run], since: datetime) -> list[Run]:
