@@ -97,6 +97,7 @@ async def test_the_partial_text_of_a_failed_subtask_is_not_reported_as_its_resul
         assert "I begin." not in report
         child = (await process.all_runs())[1]
         assert (child.status, child.text) == (Status.FAILED, "I begin.")
+        assert mode == "background" or f'read {{"path": "result:{child.id}"}}' in report
 
 
 @pytest.mark.parametrize(

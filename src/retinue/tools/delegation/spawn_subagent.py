@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.domain.agent import Role
+from retinue.domain.bounded_text import read_result_call
 from retinue.domain.delivery import failure_summary, inbox_status, run_label, single_line
 from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.tool import Effect
@@ -162,7 +163,8 @@ async def child_result(run: Run, call: Call, context: RuntimeContext) -> str:
         return format_report(run, run.text, context)
     if run.status is not Status.DONE:
         raise Failed(
-            f"{run_label(run)} error: {failure_summary(run)} (its conversation: {run.transcript_path})"
+            f"{run_label(run)} error: {failure_summary(run)} (its conversation: {run.transcript_path}; "
+            f"to read its text so far, call: {read_result_call(run.id)})"
         )
     return format_report(run, run.text, context)
 
