@@ -63,10 +63,13 @@ async def test_a_command_waits_for_a_server_that_is_down_and_continues_by_itself
         listed = await machine("runs", "list")
         assert "waiting for model" in listed.out
         assert "down for maintenance" in listed.out
+        await wait_until(lambda: outage.refused > 3)
         outage.down = False
         out, err = await process.communicate()
         assert (process.returncode, out.decode()) == (0, "All is well.\n")
-        assert "down for maintenance" in err.decode()
+        waits = [line for line in err.decode().splitlines() if "waiting for its model" in line]
+        assert len(waits) == 1
+        assert "down for maintenance" in waits[0]
     ended = (await machine("runs", "show", run["run_id"], "--json")).json
     assert (ended["status"], ended["error"], ended["reason"], ended["attempts"]) == ("done", None, None, 1)
 

@@ -193,6 +193,8 @@ class RunEventPrinter:
         """Runs whose text arrives as events, because this process or its daemon runs them."""
         self.printed_calls: set[str] = set()
         """Calls that were printed already: a resumed run repeats its open calls."""
+        self.runs_in_outage: set[str] = set()
+        """Runs that wait for their model's server, which was printed."""
         self.has_printed_text = False
         self.mid_line = False
         self._is_cut = False
@@ -254,6 +256,7 @@ class RunEventPrinter:
         self._end_line()
 
     def on_text_delta(self, event: Event) -> None:
+        self.runs_in_outage.discard(event.run)
         if event.run not in self.run_ids or self.has_several_runs:
             return
         if self.terminal.streams_text:
@@ -307,7 +310,12 @@ class RunEventPrinter:
 
     def on_run_state(self, event: Event) -> None:
         if error := event.data.get("error"):
-            waits = "waiting for its model: " if event.data.get("phase") == WaitReason.MODEL else ""
+            is_outage = event.data.get("phase") == WaitReason.MODEL
+            if is_outage and event.run in self.runs_in_outage:
+                return  # the server was asked again, and is still down
+            if is_outage:
+                self.runs_in_outage.add(event.run)
+            waits = "waiting for its model: " if is_outage else ""
             self.terminal.print_note(f"{self._note_prefix(event)}{waits}{error}", colour="33")
         elif event.data.get("note") and (
             event.data.get("torn_tail_path") or event.data.get("phase") == WaitReason.DISK
