@@ -16,7 +16,7 @@ from retinue.domain.ceiling import Ceiling
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Message
 from retinue.domain.workspace import Isolation, Workspace
-from retinue.errors import BadDefinition, Conflict, DiskError, Failed, NotFound, SessionLocked, UsageError
+from retinue.errors import BadDefinition, Conflict, Failed, NotFound, SessionLocked, UsageError
 from retinue.sessions.store import FileStore
 from retinue.storage import strict_yaml
 from retinue.testing.fixed_clock import fixed_clock
@@ -151,7 +151,7 @@ async def test_a_session_that_cannot_be_created_leaves_no_folder(store: FileStor
     assert list((Path(parent.path) / "agents").iterdir()) == []
     (Path(parent.path) / "agents").rmdir()
     (Path(parent.path) / "agents").write_text("in the way")
-    with pytest.raises(DiskError, match="agents: Not a directory"):
+    with pytest.raises(Failed, match="agents: Not a directory"):
         await store.create(describe_session("explorer", parent=parent))
     with pytest.raises(NotFound, match="parent session is gone"):
         await store.create(describe_session("explorer", parent=await create_moved_session(store)))
@@ -167,7 +167,7 @@ async def test_a_path_that_is_too_long_for_a_session_folder_is_an_error(tmp_path
         root /= "d" * 200
     root /= "d" * (4_090 - len(str(root)))
     store = FileStore(root, fixed_clock())
-    with pytest.raises(DiskError, match="File name too long"):
+    with pytest.raises(Failed, match="File name too long"):
         await store.create(describe_session())
     store.close()
 

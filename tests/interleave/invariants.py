@@ -15,6 +15,7 @@ from retinue.domain.transcript import Entry, Notice, ToolCall, ToolResult, unans
 from retinue.interfaces import Transaction
 
 WAKE_SOURCE = "wake"
+WORK_SUMMARY = re.compile(r"Agent '[^']+' work summary:\n\n")
 KILL_WINDOW = timedelta(milliseconds=10)
 ACTIVE = (Status.QUEUED, Status.RUNNING)
 
@@ -199,8 +200,14 @@ class FinalState:
             yield f"{what} was delivered with another text"
 
     def _contains_reply(self, result: ToolResult, ended: Run) -> bool:
-        """Return whether the result contains the last text of the child; `agent` may ask it again for a report."""
-        return ended.request.entry_point in ("agent", "agent_ask") or ended.text in result.text
+        """Return whether the result contains the last text of the child; `agent` may ask it again for a report.
+
+        The text of a child that ended on an empty reply is a summary of its replies, of which the result has all.
+        """
+        texts = ended.text.split("\n\n")[1:] if WORK_SUMMARY.match(ended.text) else [ended.text]
+        return ended.request.entry_point in ("agent", "agent_ask") or all(
+            text in result.text for text in texts
+        )
 
     def _was_killed_meanwhile(self, tool_call: ToolCall) -> bool:
         """Return whether a process was killed right after it cancelled the run of the call, before it wrote the result.

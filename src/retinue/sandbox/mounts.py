@@ -358,8 +358,9 @@ def _branch_mounts(repositories: tuple[str, ...], closed_paths: ClosedPaths) -> 
 
 
 def _missing_packed_refs(repositories: tuple[str, ...], closed_paths: ClosedPaths) -> Iterator[str]:
-    """Yield the missing `packed-refs` of guarded repositories.
+    """Yield the `packed-refs` of guarded repositories that the scan did not find.
 
+    Another command may have created one since: it is then used as if it had been found.
     Git would move the branches into a new one, which is no branch and would be moved aside. Where the file is
     mounted, git cannot replace it, and fails before it deletes a branch.
     """
@@ -368,7 +369,6 @@ def _missing_packed_refs(repositories: tuple[str, ...], closed_paths: ClosedPath
         if (
             closed_paths.get(f"{repository}/refs") is PathKind.PROTECTED
             and path not in closed_paths
-            and not os.path.lexists(path)
             and os.access(repository, os.W_OK)
         ):
             yield path
