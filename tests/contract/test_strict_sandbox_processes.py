@@ -244,7 +244,9 @@ if {is_killed}:
 os.wait()
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ended.stdout, ended.stderr) == (output, "")
+    assert ended.stdout == output
+    if not is_killed:  # otherwise bubblewrap may find that the devices of the dead process are gone
+        assert ended.stderr == ""
 
 
 def test_a_sandbox_that_was_never_completed_is_ended_by_the_next_process(scope: Scope, tmp_path: Path):

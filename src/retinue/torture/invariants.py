@@ -27,6 +27,7 @@ from retinue.torture.scenario import (
 
 COUNTED_TOOLS = ("mark", "sign")
 UNKNOWN_OUTCOME = "Outcome unknown"
+STOPPED_RESULT = "No result: the run was stopped before this call finished."
 """Text in the result of a call whose process died before the call ended."""
 CONTINUATION_PREFIX = "resume:"
 """Begins the key of a run that continues an ended one."""
@@ -241,6 +242,7 @@ def _failed_call(call: Entry, result: Entry | None, environment: TortureEnvironm
         UNKNOWN_OUTCOME in result.text
         or call.id in environment.denied_calls
         or (call.tool == "bash" and environment.killed_commands > 0)
+        or (STOPPED_RESULT in result.text and call.run in environment.parked_runs)
     )
     return "" if result.ok or is_excused else f"call {call.id} of {call.tool} failed: {result.text[:160]}"
 

@@ -179,6 +179,8 @@ class KillCycle:
         for run in rows.runs.values():
             if run.is_parked and run.id not in self.parked:
                 self.parked[run.id] = self.had_reason_to_park(run.id)
+                if self.parked[run.id]:
+                    self.environment.parked_runs.add(run.id)
                 await self.environment.run_command("runs", "resume", run.id, "--json")
 
     def had_reason_to_park(self, run_id: str) -> bool:
