@@ -14,6 +14,7 @@ STATES: dict[str, list[str]] = {
     "focused": ["focus", "focus-visible", "focus-within"],
     "active": ["hover", "active"],
 }
+MAX_LAYOUT_CHECKS = 60
 DISABLE_BUTTONS = "for (const each of document.querySelectorAll('button')) each.disabled = true"
 
 
@@ -105,6 +106,12 @@ async def test_no_control_covers_another_or_a_mark_on_a_phone(daemon: PageDaemon
 
 
 async def assert_nothing_overlaps(window: BrowserPage) -> None:
+    """Check the settled page: a list that has just changed measures its rows before it places them."""
     found = await window.page.evaluate(FIND_OVERLAPS)
+    for _ in range(MAX_LAYOUT_CHECKS):
+        if not found["overlaps"]:
+            break
+        await window.page.wait_for_timeout(50)
+        found = await window.page.evaluate(FIND_OVERLAPS)
     assert found["count"] >= 3
     assert found["overlaps"] == []
