@@ -25,7 +25,7 @@ from retinue.torture.counted_tools import EFFECTS_FILE
 from retinue.torture.environment import TortureEnvironment
 from retinue.torture.fake_model import FakeModel, ModelRequest
 from retinue.torture.injuries import TORN_ENTRY
-from retinue.torture.invariants import Invariant, InvariantReport, Statistic, check_invariants
+from retinue.torture.invariants import STOPPED_RESULT, Invariant, InvariantReport, Statistic, check_invariants
 from retinue.torture.random_kills import KillCycle, kill_commands_repeatedly
 from retinue.torture.scenario import COMMANDS_FILE, FULL_TREE
 from retinue.torture.sync_order import count_effects, find_unsynced_effects
@@ -196,6 +196,25 @@ async def restart_run(home: TortureHome) -> None:
     await home.write_ledger(step)
 
 
+def close_result_of_resumed_run(home: TortureHome, tool: str) -> None:
+    """Close a call of the top-level run as if it had been suspended after crashes and resumed by a person."""
+    path = home.file("")
+    text = path.read_text()
+    call = re.search(rf"<!-- call id=(\w+) tool={tool} [^>]*run=(\w+)", text)
+    assert call
+    home.environment.parked_runs.add(call[2])
+    closed = (
+        f"<!-- result of={call[1]} failed at=2026-11-19T12:00:00Z run={call[2]} n={len(STOPPED_RESULT)} -->"
+    )
+    path.write_text(
+        re.sub(rf"<!-- result of={call[1]} .*?\n\n", f"{closed}\n{STOPPED_RESULT}\n\n", text, flags=re.DOTALL)
+    )
+
+
+async def close_delegation_call(home: TortureHome) -> None:
+    close_result_of_resumed_run(home, "agent")
+
+
 async def garble_session_file(home: TortureHome) -> None:
     path = home.file("two")
     path.write_text(path.read_text().replace("<!-- agent id=", "<!-- agent id=a id=b ", 1))
@@ -298,6 +317,7 @@ VIOLATIONS: list[tuple[Callable[[TortureHome], Awaitable[None]], Invariant]] = [
     (remove_child_session, Invariant.AGENTS_LOST),
     (fail_run, Invariant.RUNS_FAILED),
     (remove_worktree, Invariant.EFFECTS_LOST),
+    (close_delegation_call, Invariant.EFFECTS_LOST),
     (remove_command_line, Invariant.EFFECTS_LOST),
     (repeat_command, Invariant.EFFECTS_REPEATED),
     (forget_effect_end, Invariant.EFFECTS_MISREPORTED),
@@ -329,6 +349,13 @@ async def test_a_run_that_failed_is_no_violation_after_an_injected_error(home: T
     report = await home.check(errors_injected=True)
     assert report.violations == {}
     assert report.counts[Statistic.RUNS_NOT_DONE] == 1
+
+
+async def test_only_calls_that_delegate_must_have_a_result_after_a_person_resumed_their_run(
+    home: TortureHome,
+):
+    close_result_of_resumed_run(home, "mark")
+    assert Invariant.EFFECTS_LOST not in (await home.check()).violations
 
 
 async def test_the_loss_of_everything_is_a_violation_after_an_injected_error_too(home: TortureHome):

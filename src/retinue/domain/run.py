@@ -440,6 +440,15 @@ class Run(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def is_suspended_for_person(self) -> bool:
+        """Return True if the run continues only when a person resumes it."""
+        return (
+            self.status is Status.WAITING
+            and self.waiting_for is WaitReason.PERSON
+            and self.reason in PARK_REASONS
+        )
+
+    @property
     def did_no_work(self) -> bool:
         """Return True if the run is done and none of its tool calls did anything, although it could have worked."""
         is_idle = self.status is Status.DONE and not self.effective_calls

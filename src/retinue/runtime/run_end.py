@@ -1,6 +1,6 @@
 """Finish a run: record its end, deliver its result and wake the requester in one ledger transaction."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -235,8 +235,8 @@ def _start_callback_run(
     live = _live_readers(requesting_run.session_id, tx, is_callback=True)
     if not live:
         to_submit.runs.append(create_wake_run(requesting_run, delivery.id, tx, context, is_callback=True))
-    elif all(each.waits_between_turns for each in live):
-        to_submit.runs.append((requeue_waiting_run(live[0], tx, context), ClaimResult.NO_FREE_SLOT))
+    else:
+        _wake_reader(live, tx, context, to_submit)
 
 
 def _live_readers(session: str, tx: Transaction, *, is_callback: bool) -> list[Run]:
@@ -304,7 +304,7 @@ def _deliver_result(
     if empty_reply or parent.status is Status.CANCELLED or (answers_call and parent.status.is_final):
         tx.add_delivery(delivery.discard())
         # There is nothing to deliver, but the parent may have been waiting only for this run.
-        if parent.waits_between_turns and not _awaits_all_children(parent, tx):
+        if _can_be_woken(parent, tx):
             to_submit.runs.append((requeue_waiting_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
     tx.add_delivery(delivery)
@@ -388,14 +388,28 @@ def _wake_for_announcement(
             _start_callback_run(parent, delivery, tx, context, to_submit)
         return
     if parent.status.is_live:
-        if parent.waits_between_turns and not _awaits_all_children(parent, tx):
+        if _can_be_woken(parent, tx):
             to_submit.runs.append((requeue_waiting_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
     session_runs = _live_readers(parent.session_id, tx, is_callback=parent.request.is_callback)
     if not session_runs:
         to_submit.runs.append(create_wake_run(parent, delivery.id, tx, context))
-    elif all(other.waits_between_turns for other in session_runs):
-        to_submit.runs.append((requeue_waiting_run(session_runs[0], tx, context), ClaimResult.NO_FREE_SLOT))
+    else:
+        _wake_reader(session_runs, tx, context, to_submit)
+
+
+def _wake_reader(
+    session_runs: Sequence[Run], tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit
+) -> None:
+    """Wake one of the session's runs to read an announcement, unless one is active and will read it."""
+    readers = [each for each in session_runs if not each.is_suspended_for_person]
+    if readers and all(each.waits_between_turns for each in session_runs):
+        to_submit.runs.append((requeue_waiting_run(readers[0], tx, context), ClaimResult.NO_FREE_SLOT))
+
+
+def _can_be_woken(run: Run, tx: Transaction) -> bool:
+    """Return True if an announcement continues the waiting run; a run suspended for a person reads it later."""
+    return run.waits_between_turns and not run.is_suspended_for_person and not _awaits_all_children(run, tx)
 
 
 def _awaits_all_children(run: Run, tx: Transaction) -> bool:

@@ -51,7 +51,8 @@ class TortureEnvironment:
     denied_calls: set[str] = field(default_factory=set[str])
     """Calls whose approval this test denied."""
     parked_runs: set[str] = field(default_factory=set[str])
-    """Runs that were parked because this test killed them again and again; their open calls were closed."""
+    """Runs that were parked because this test killed them again and again; their open calls were closed,
+    except those that delegate."""
     killed_commands: int = 0
     """Number of shell commands that this test killed."""
     trees: list[str] = field(default_factory=list[str])

@@ -26,6 +26,8 @@ from retinue.torture.scenario import (
 )
 
 COUNTED_TOOLS = ("mark", "sign")
+DELEGATION_TOOLS = ("agent", "spawn_subagent", "sessions_spawn", "PersistentAgent")
+"""Tools whose calls are repeated when a person resumes their run, and get the results of their sub-agents."""
 UNKNOWN_OUTCOME = "Outcome unknown"
 STOPPED_RESULT = "No result: the run was stopped before this call finished."
 """Text in the result of a call whose process died before the call ended."""
@@ -242,7 +244,11 @@ def _failed_call(call: Entry, result: Entry | None, environment: TortureEnvironm
         UNKNOWN_OUTCOME in result.text
         or call.id in environment.denied_calls
         or (call.tool == "bash" and environment.killed_commands > 0)
-        or (STOPPED_RESULT in result.text and call.run in environment.parked_runs)
+        or (
+            STOPPED_RESULT in result.text
+            and call.run in environment.parked_runs
+            and call.tool not in DELEGATION_TOOLS
+        )
     )
     return "" if result.ok or is_excused else f"call {call.id} of {call.tool} failed: {result.text[:160]}"
 
