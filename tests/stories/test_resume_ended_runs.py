@@ -1,9 +1,11 @@
 """`runs resume` continues runs that failed, were lost or timed out, by a new run of the same session."""
 
+import asyncio
 import signal
 from pathlib import Path
 from typing import Any
 
+from hold_tool import HOLD_TOOL
 from user_machine import UserMachine
 
 from retinue import daemon_client
@@ -82,6 +84,74 @@ async def test_a_run_that_was_interrupted_for_too_long_is_lost_and_can_still_be_
         assert (lost["status"], lost["reason"]) == ("lost", "stale")
         resumed = await machine("runs", "resume", lost["run_id"], "--json")
         assert [(row["status"], row["text"]) for row in resumed.json] == [("done", "Found.")]
+
+
+class HeldParent:
+    """A run that delegates and hangs in one reply, so that it ends before it can take the result of its child."""
+
+    def __init__(self, machine: UserMachine, **limits: float) -> None:
+        self.machine = machine
+        (machine.folder / "holding.py").write_text(HOLD_TOOL)
+        (machine.folder / "held").touch()
+        machine.write_config(tools=["holding:hold"], limits=limits)
+        machine.env["PYTHONPATH"] = str(machine.folder)
+
+    def script(self, request: CapturedRequest) -> FakeResponse:
+        if "Look around." in str(request.messages[1]):
+            return text_reply("I counted seven bees.")
+        if request.reply_count:
+            return text_reply("All read.")
+        return tool_call_reply(("explore", {"task_prompt": "Look around."}), ("hold", {"name": "held"}))
+
+    async def wait_until_child_is_done(self) -> None:
+        while not any(  # noqa: ASYNC110  (another process ends the run)
+            row["agent"] == "explorer" and row["status"] == "done"
+            for row in (await self.machine("runs", "history", "--json")).json
+        ):
+            await asyncio.sleep(0.05)
+
+    async def check_continued_run_gets_result_once(self, ended_run_id: str) -> None:
+        resumed = await self.machine("runs", "resume", ended_run_id, "--json")
+        (successor,) = resumed.json
+        assert (resumed.code, successor["text"]) == (0, "All read."), resumed.err
+        assert self.machine.server is not None
+        messages = str(self.machine.server.requests[-1].messages)
+        assert messages.count("I counted seven bees.") == 1
+        (row,) = (await self.machine("inbox", successor["session_id"], "--json")).json
+        assert (row["status"], row["delivery"]) == ("complete", "delivered")
+
+
+async def test_a_continued_run_learns_what_became_of_a_sub_agent_that_stopped_with_the_ended_run(
+    machine: UserMachine,
+):
+    def script(request: CapturedRequest) -> FakeResponse:
+        if "Look around." in str(request.messages[1]):
+            return text_reply("Never.", delay=60)
+        explore = tool_call_reply(("explore", {"task_prompt": "Look around."}))
+        return text_reply("All read.") if request.reply_count else explore
+
+    async with machine.serve_models(script) as server:
+        timed_out = (await machine("run", "--json", "--timeout", "2", "Delegate.")).json
+        assert timed_out["status"] == "timed_out"
+        resumed = await machine("runs", "resume", timed_out["run_id"], "--json")
+        assert (resumed.code, resumed.json[0]["text"]) == (0, "All read."), resumed.err
+        messages = str(server.requests[-1].messages)
+    assert messages.count("the parent run ended without waiting for the result") == 1
+    assert f"report run={timed_out['children'][0]}" in messages
+
+
+async def test_a_continued_run_gets_the_result_that_arrived_before_the_ended_run_was_lost(
+    machine: UserMachine,
+):
+    parent = HeldParent(machine, resume_window_seconds=0.001)
+    async with machine.serve_models(parent.script):
+        process = await machine.start("run", "Delegate.")
+        await machine.wait_for_requests(2)
+        await parent.wait_until_child_is_done()
+        await machine.kill(process)
+        (lost,) = (await machine("runs", "resume", "--json")).json
+        assert (lost["status"], lost["reason"]) == ("lost", "stale")
+        await parent.check_continued_run_gets_result_once(lost["run_id"])
 
 
 async def test_a_continued_sub_agent_reports_to_the_inbox_of_its_parent(machine: UserMachine):

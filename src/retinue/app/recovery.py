@@ -19,7 +19,7 @@ from retinue.interfaces import Transaction
 from retinue.runtime import recovery, run_control
 from retinue.runtime.crash_suspects import resume_orphaned_runs
 from retinue.runtime.run_creation import create_run
-from retinue.runtime.run_end import delete_temporary_sessions
+from retinue.runtime.run_end import announce_discarded_results, delete_temporary_sessions
 from retinue.runtime.session_scope import load_definition
 from retinue.runtime.watchers import send_missed_updates
 
@@ -113,8 +113,8 @@ async def resume_run(
 async def _continue_ended_run(run: Run, context: AppContext, model: str | None) -> Run:
     """Continue a run that failed, was lost or timed out, from its transcript, by a new run of its session.
 
-    The ended run has delivered its result, so it stays as it is. A repeated request returns the run that already
-    continues it.
+    The ended run has delivered its result, so it stays as it is. Results of sub-agents that its calls did not receive
+    are announced to the new run. A repeated request returns the run that already continues it.
     """
     session = await context.store.find(run.session_id)
 
@@ -141,7 +141,13 @@ async def _continue_ended_run(run: Run, context: AppContext, model: str | None) 
         trigger=COMMAND_TRIGGER,
         inbox=await _parent_session_id(run, context),
     )
-    return await create_run(request, session, context.runtime, exclusive=True)
+    return await create_run(
+        request,
+        session,
+        context.runtime,
+        exclusive=True,
+        before_insert=lambda tx: announce_discarded_results(run, tx, context.runtime),
+    )
 
 
 async def _parent_session_id(run: Run, context: AppContext) -> str:

@@ -148,6 +148,15 @@ def release_waiting_calls(
             tx.update_delivery(delivery.switch_to_announcement(format_announcement(child, context)))
 
 
+def announce_discarded_results(run: Run, tx: Transaction, context: RuntimeContext) -> None:
+    """Announce the results of sub-agents for which the ended run waited, so that a run that continues it gets them."""
+    for delivery in tx.find_deliveries(
+        requester_run=run.id, state=[DeliveryState.DISCARDED], answers_call=True
+    ):
+        if (child := tx.get_run(delivery.run)) is not None:
+            tx.update_delivery(delivery.switch_to_announcement(format_announcement(child, context)))
+
+
 def runs_without_open_call(run: Run, tx: Transaction, *, open_call_ids: Collection[str]) -> list[Run]:
     """Return the children whose result belongs to a call of the run that is not in `open_call_ids`."""
     deliveries = tx.find_deliveries(requester_run=run.id, state=[DeliveryState.PENDING], answers_call=True)
