@@ -202,7 +202,7 @@ def close_result_of_resumed_run(home: TortureHome, tool: str) -> None:
     text = path.read_text()
     call = re.search(rf"<!-- call id=(\w+) tool={tool} [^>]*run=(\w+)", text)
     assert call
-    home.environment.parked_runs.add(call[2])
+    home.environment.resumed_runs.add(call[2])
     closed = (
         f"<!-- result of={call[1]} failed at=2026-11-19T12:00:00Z run={call[2]} n={len(STOPPED_RESULT)} -->"
     )
@@ -340,7 +340,7 @@ async def test_every_invariant_detects_its_violation(
 
 
 def test_every_invariant_is_tested():
-    tested_below = {Invariant.RUNS_PARKED, Invariant.EFFECTS_UNSYNCED}
+    tested_below = {Invariant.RUNS_SUSPENDED, Invariant.EFFECTS_UNSYNCED}
     assert {invariant for _, invariant in VIOLATIONS} | tested_below == set(Invariant)
 
 
@@ -374,16 +374,16 @@ async def test_the_loss_of_everything_is_a_violation_after_an_injected_error_too
         ([0, 5, 5, 5], False),
     ],
 )
-async def test_parking_a_run_that_made_progress_between_kills_is_a_violation(
+async def test_suspending_a_run_that_made_progress_between_kills_is_a_violation(
     home: TortureHome, completed_calls: list[int], is_violation: bool
 ):
     cycle = KillCycle(environment=home.environment, model=FakeModel(1), rng=random.Random(1))
     cycle.model.requests += home.requests
     cycle.completed_calls = [{"run": count} for count in completed_calls]
-    cycle.parked["run"] = cycle.had_reason_to_park("run")
+    cycle.suspended["run"] = cycle.was_suspension_justified("run")
     report = await cycle.check()
-    assert (Invariant.RUNS_PARKED in report.violations) is is_violation
-    assert report.counts[Statistic.RUNS_PARKED] == (0 if is_violation else 1)
+    assert (Invariant.RUNS_SUSPENDED in report.violations) is is_violation
+    assert report.counts[Statistic.RUNS_SUSPENDED] == (0 if is_violation else 1)
 
 
 TRACED_RUN = """

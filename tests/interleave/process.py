@@ -22,7 +22,7 @@ from retinue.domain.clock import Clock
 from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.model_selection import select_model
 from retinue.domain.redaction import Redactor
-from retinue.domain.run import PARK_REASONS, Run, Status
+from retinue.domain.run import Run, Status
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
@@ -245,8 +245,8 @@ class Process:
         await run_end.delete_temporary_sessions(self.context)
         resumed = await resume_orphaned_runs(await orphaned_runs(self.home), self.context)
         waiting = await self.inner.read(lambda tx: tx.find_runs(status=[Status.WAITING]))
-        parked = [run for run in waiting if run.reason in PARK_REASONS]
-        return [*resumed, *[await run_control.resume_waiting_run(run.id, self.context) for run in parked]]
+        suspended = [run for run in waiting if run.is_suspended_for_person]
+        return [*resumed, *[await run_control.resume_waiting_run(run.id, self.context) for run in suspended]]
 
     async def run_user_action(self, work: Coroutine[Any, Any, object]) -> None:
         """Run an action of the user, which is cancelled when the process dies."""

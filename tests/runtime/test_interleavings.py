@@ -148,7 +148,7 @@ async def test_a_run_cancelled_by_another_process_ends_instead_of_waiting_for_it
             await ledger.write(step)
 
         process.replace_parts(
-            ledger=InterceptedLedger(ledger, before_write=request_cancel, steps_of="suspend_in_tool_call.")
+            ledger=InterceptedLedger(ledger, before_write=request_cancel, steps_of="suspend_run.")
         )
         run = await process.submit("Go.", agent="main")
         found = await process.wait_until_idle()

@@ -215,14 +215,14 @@ async def test_a_run_that_crashes_three_times_without_progress_waits_for_a_perso
     for _ in range(2):
         await resume_until_call_hangs(runtime, run)
     async with runtime.open(text_reply("Finished."), tools=[make_returning_tool([], "read")]) as process:
-        parked = await process.reload(run)
-        parked = await recovery.resume_run(run.id, process.context, previous_owner=parked.owner_id)
-        assert (parked.status, parked.waiting_for, parked.reason) == (
+        suspended = await process.reload(run)
+        suspended = await recovery.resume_run(run.id, process.context, previous_owner=suspended.owner_id)
+        assert (suspended.status, suspended.waiting_for, suspended.reason) == (
             Status.WAITING,
             WaitReason.PERSON,
             Reason.RECOVERY_LIMIT,
         )
-        assert parked.error.startswith("the process ended 3 times while it worked on this run.")
+        assert suspended.error.startswith("the process ended 3 times while it worked on this run.")
         assert process.provider.requests == []
         await run_control.resume_waiting_run(run.id, process.context)
         ended = await process.wait(run)

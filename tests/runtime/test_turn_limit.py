@@ -22,11 +22,11 @@ async def test_a_run_that_used_its_turns_waits_for_a_person_and_resuming_grants_
     async with runtime.open(*script, limits=Limits(max_turns=3)) as process:
         run = await process.run_until_suspended("Work.")
         for turns in (3, 6):
-            parked = await process.reload(run)
-            assert (parked.status, parked.waiting_for) == (Status.WAITING, WaitReason.PERSON)
-            assert (parked.reason, parked.turns) == (Reason.TURN_LIMIT, turns)
-            assert f"the run used {turns} turns (limits.max_turns)" in parked.error
-            assert f"retinue runs resume {run.id}` grants 3 more" in parked.error
+            suspended = await process.reload(run)
+            assert (suspended.status, suspended.waiting_for) == (Status.WAITING, WaitReason.PERSON)
+            assert (suspended.reason, suspended.turns) == (Reason.TURN_LIMIT, turns)
+            assert f"the run used {turns} turns (limits.max_turns)" in suspended.error
+            assert f"retinue runs resume {run.id}` grants 3 more" in suspended.error
             assert unanswered_calls(await process.entries(run)) == ()
             assert len(process.provider.requests) == turns
             await run_control.resume_waiting_run(run.id, process.context)
@@ -62,8 +62,8 @@ async def test_the_grant_of_turns_survives_a_restart(runtime: RuntimeFixture):
         run = await process.run_until_suspended("Work.")
     async with runtime.open(*numbered_reads(3), limits=Limits(max_turns=3)) as process:
         await run_control.resume_waiting_run(run.id, process.context)
-        parked = await process.wait(run)
-        assert (parked.status, parked.turns, len(process.provider.requests)) == (Status.WAITING, 6, 3)
+        suspended = await process.wait(run)
+        assert (suspended.status, suspended.turns, len(process.provider.requests)) == (Status.WAITING, 6, 3)
 
 
 async def test_a_parent_waits_while_its_child_is_at_its_turn_limit(runtime: RuntimeFixture):

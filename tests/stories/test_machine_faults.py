@@ -112,7 +112,9 @@ async def test_a_run_that_kills_its_process_three_times_waits_for_a_person_and_o
     assert "the run was stopped before this call finished" in machine.tool_results(server.requests[-1])[0]
 
 
-async def test_runs_interrupted_together_with_one_that_kills_the_process_are_not_parked(machine: UserMachine):
+async def test_runs_interrupted_together_with_one_that_kills_the_process_are_not_suspended(
+    machine: UserMachine,
+):
     """All of them are executed by one process each time it dies.
 
     Shows: P22.
@@ -121,13 +123,13 @@ async def test_runs_interrupted_together_with_one_that_kills_the_process_are_not
     machine.write_config(tools=["killing:die"])
     machine.env["PYTHONPATH"] = str(machine.folder)
 
-    tasks_received, parked = asyncio.Event(), asyncio.Event()
+    tasks_received, suspended = asyncio.Event(), asyncio.Event()
 
     async def script(request: CapturedRequest) -> FakeResponse:
         if "Die." in machine.request_texts(request):
             await tasks_received.wait()
             return tool_call_reply(("die", {}))
-        await parked.wait()
+        await suspended.wait()
         return text_reply("Well.")
 
     async def list_runs() -> dict[str, Any]:
@@ -143,7 +145,7 @@ async def test_runs_interrupted_together_with_one_that_kills_the_process_are_not
         rows = await list_runs()
         while not all(row["status"] == "done" or row["waiting_for"] == "person" for row in rows.values()):
             if rows[run_ids[2]]["waiting_for"] == "person":
-                parked.set()
+                suspended.set()
             await machine("serve", "--detach", "--json")
             rows = await list_runs()
         await machine("serve", "--stop")

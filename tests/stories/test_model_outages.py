@@ -169,15 +169,15 @@ async def test_resuming_a_sub_agent_does_not_wait_for_the_tree_of_another_proces
         assert (await machine.wait_for_end(run["run_id"]))["status"] == "done"
 
 
-async def test_a_run_that_waited_too_long_is_parked_until_a_person_resumes_it(machine: UserMachine):
+async def test_a_run_that_waited_too_long_is_suspended_until_a_person_resumes_it(machine: UserMachine):
     configure(machine, model_wait_seconds=0.5)
     outage = Outage()
     async with machine.serve_models(outage):
-        parked = await machine("run", "Hello.")
-        assert parked.code == 6
+        suspended = await machine("run", "Hello.")
+        assert suspended.code == 6
         (run,) = (await machine("runs", "list", "--json")).json
         assert (run["status"], run["waiting_for"], run["reason"]) == ("waiting", "person", "model")
-        assert f"retinue runs resume {run['run_id']}" in parked.err
+        assert f"retinue runs resume {run['run_id']}" in suspended.err
         assert f"retinue runs resume {run['run_id']}" in (await machine("runs", "show", run["run_id"])).out
         outage.down = False
         resumed = await machine("runs", "resume", run["run_id"])

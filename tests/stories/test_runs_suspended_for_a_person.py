@@ -1,4 +1,4 @@
-"""Runs that wait until a person resumes them, because their process died again and again."""
+"""Runs that wait until a person resumes or cancels them, because their process died again and again."""
 
 import asyncio
 import json
@@ -126,6 +126,9 @@ async def test_a_run_suspended_after_crashes_is_not_woken_by_the_end_of_a_backgr
             tree.may_child_answer.set()
             (child_id,) = suspended["children"]
             assert (await machine.wait_for_end(child_id))["status"] == "done"
+            refused = await machine("sessions", "delete", suspended["session_id"])
+            assert refused.code == 3
+            assert "has a run that waits until you resume or cancel it (recovery_limit)" in refused.err
             still_suspended = (await machine("runs", "show", run_id, "--json")).json
             assert (still_suspended["waiting_for"], still_suspended["turns"]) == (
                 "person",

@@ -43,12 +43,12 @@ export const currentTime = signal(Date.now());
 
 const ACTIVE_STATUSES: ReadonlySet<RunStatus> = new Set(["queued", "running", "waiting"]);
 /** Reasons for which a run waits until a person resumes or cancels it. */
-const PARK_REASONS: ReadonlySet<string> = new Set(["recovery_limit", "model", "turn_limit"]);
+const PERSON_REASONS: ReadonlySet<string> = new Set(["recovery_limit", "model", "turn_limit"]);
 const NO_CALLS: ReadonlyMap<string, string> = new Map();
 
 /** Whether a person can resume the run: its model's server is down, or it waits for a decision. */
 export function canResume(run: RunView): boolean {
-  return run.status === "waiting" && (run.waitingFor === "model" || PARK_REASONS.has(run.reason));
+  return run.status === "waiting" && (run.waitingFor === "model" || PERSON_REASONS.has(run.reason));
 }
 
 export function isActive(run: { status: RunStatus }): boolean {

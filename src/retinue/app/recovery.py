@@ -6,7 +6,6 @@ from retinue.app.run_options import COMMAND_TRIGGER
 from retinue.app.run_queries import orphaned_runs
 from retinue.domain.run import (
     CONTINUABLE_STATUSES,
-    PARK_REASONS,
     SUCCESSOR_KEY,
     Reason,
     Run,
@@ -64,7 +63,7 @@ async def resume_for_person(run: Run, context: AppContext, model: str | None) ->
         check_model(context.runtime.select_model(definition, model), context.config)
     if run.status in CONTINUABLE_STATUSES:
         return [await _continue_ended_run(run, context, model)]
-    if run.status is Status.WAITING and (run.waiting_for is WaitReason.MODEL or run.reason in PARK_REASONS):
+    if run.waiting_for is WaitReason.MODEL or run.is_suspended_for_person:
         await context.store.find(run.session_id)
         return [await run_control.resume_waiting_run(run.id, context.runtime, model=model)]
     return await resume_run(run, context, by_person=True, model=model)

@@ -24,7 +24,7 @@ from retinue.domain.approval import Approval, ApprovalState, approval_as_json
 from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.purge import PurgeTarget
 from retinue.domain.redaction import Redactor, StreamRedactor
-from retinue.domain.run import LIVE_STATUSES, Run
+from retinue.domain.run import LIVE_STATUSES, Run, WaitReason
 from retinue.domain.session import RESERVED_ATTRIBUTES, Session, matches_search, pinned_first, session_as_json
 from retinue.domain.transcript import Entry, ToolCall
 from retinue.errors import Conflict, Failed, NotFound, Refused, RetinueError, UsageError
@@ -384,14 +384,8 @@ class StoredSessions:
         for run in await self.home.ledger.read(
             lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
         ):
-            if self.home.has_live_owner(run):
-                raise Conflict(
-                    f"{session.slug} has an active run. Cancel it first with `retinue runs cancel {run.id}`."
-                )
-            raise Conflict(
-                f"{session.slug} has an interrupted run. First use `retinue runs resume {run.id}` or "
-                f"`retinue runs cancel {run.id}`."
-            )
+            state, advice = _live_run_state(run, session, has_live_owner=self.home.has_live_owner(run))
+            raise Conflict(f"{session.slug} has {state}. {advice} `retinue runs cancel {run.id}`.")
 
     async def _check_nothing_pending_below(self, session: Session) -> None:
         """Raise Conflict if descendants or other branches are active or results are undelivered.
@@ -431,6 +425,20 @@ class StoredSessions:
             max_age_s: Seconds by which changes of other processes may be missing.
         """
         return await self.home.store.sessions(agent=agent, children=children, max_age_s=max_age_s)
+
+
+def _live_run_state(run: Run, session: Session, *, has_live_owner: bool) -> tuple[str, str]:
+    """Describe a run that has not ended, and what a person can do about it instead of cancelling it."""
+    resume = f"First use `retinue runs resume {run.id}` or"
+    if run.is_suspended_for_person:
+        return f"a run that waits until you resume or cancel it ({run.reason})", resume
+    if run.waiting_for is WaitReason.PERSON:
+        return "a run that waits for your reply", f"First use `retinue send {session.slug} TEXT` or"
+    if run.waiting_for is WaitReason.APPROVAL:
+        return "a run that waits for an approval", "First use `retinue approvals answer` or"
+    if has_live_owner:
+        return "an active run", "Cancel it first with"
+    return "an interrupted run", resume
 
 
 def _runs_by_session(runs: Sequence[Run]) -> dict[str, list[Run]]:

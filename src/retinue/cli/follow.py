@@ -17,7 +17,7 @@ from retinue.cli.watch import interjection_line, wait_for_watchers
 from retinue.domain.continuation import CUT_STOP_REASON, INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.event import Event
 from retinue.domain.model_selection import model_label
-from retinue.domain.run import PARK_REASONS, Run, Status, WaitReason
+from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall
 
 PROGRESS_BAR_CHARS = frozenset("█░")
@@ -108,7 +108,7 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
         )
     tree = await load_run_trees(app, [run])
     for tree_run in tree:
-        if tree_run.waiting_for is WaitReason.PERSON and tree_run.reason not in PARK_REASONS:
+        if tree_run.waiting_for is WaitReason.PERSON and not tree_run.is_suspended_for_person:
             terminal.print_note(reply_hint(tree_run, terminal.agent_titles.title), colour="33")
     for question in await app.runs.open_questions(run):
         asker = terminal.agent_titles.title(question.agent)
@@ -148,7 +148,7 @@ def waiting_description(run: Run, tree: Sequence[Run]) -> str:
     """
     if run.waiting_for is WaitReason.APPROVAL:
         return 'is waiting for approval (see "retinue approvals list")'
-    if run.reason in PARK_REASONS:
+    if run.is_suspended_for_person:
         return f"is waiting for you: {run.error}"
     if run.waiting_for is WaitReason.MODEL:
         return (

@@ -19,7 +19,7 @@ from retinue.cli.ui.terminal import Column, Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.domain.model_selection import model_label
 from retinue.domain.pricing import CostSummary, format_dollars
-from retinue.domain.run import PARK_REASONS, Run, Status, WaitReason, run_as_json
+from retinue.domain.run import Run, Status, WaitReason, run_as_json
 from retinue.errors import UsageError
 
 MAX_TOOL_NAME_CHARS = 64
@@ -243,7 +243,7 @@ def run_description_lines(
             for each in approvals
         ),
         reply_hint(run, titles.title)
-        if run.waiting_for is WaitReason.PERSON and run.reason not in PARK_REASONS
+        if run.waiting_for is WaitReason.PERSON and not run.is_suspended_for_person
         else "",
         *(
             f"{'  ' * depth}{labels[each.id]} {_state_text(each)}: {task_summary(each)} ({each.id})"

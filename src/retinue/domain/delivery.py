@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from retinue.domain.bounded_text import BoundedText, bound_text
 from retinue.domain.continuation import INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.pricing import format_dollars
-from retinue.domain.run import PARK_REASONS, Reason, Run, Status, iso_timestamp
+from retinue.domain.run import Reason, Run, Status, iso_timestamp
 from retinue.domain.sanitize import safe_text
 from retinue.errors import Failed
 
@@ -329,8 +329,7 @@ def _inbox_error(run: Run) -> str | None:
     """Return why a run failed, waits until a person decides, or has an incomplete result."""
     if run.status is Status.DONE:
         return INCOMPLETE_NOTICE if is_incomplete(run) else None
-    is_parked = run.status is Status.WAITING and run.reason in PARK_REASONS
-    return failure_summary(run) if is_parked or not run.status.is_live else None
+    return failure_summary(run) if run.is_suspended_for_person or not run.status.is_live else None
 
 
 def run_stats(run: Run | None) -> dict[str, Any]:

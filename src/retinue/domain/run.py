@@ -94,7 +94,7 @@ CANCEL_REASONS = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
 """Reasons which, on a live run, mean that its cancellation was requested."""
 
 
-PARK_REASONS = frozenset({Reason.RECOVERY_LIMIT, Reason.MODEL, Reason.TURN_LIMIT})
+PERSON_REASONS = frozenset({Reason.RECOVERY_LIMIT, Reason.MODEL, Reason.TURN_LIMIT})
 """Reasons for which a live run waits until a person resumes or cancels it."""
 
 
@@ -445,7 +445,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return (
             self.status is Status.WAITING
             and self.waiting_for is WaitReason.PERSON
-            and self.reason in PARK_REASONS
+            and self.reason in PERSON_REASONS
         )
 
     @property

@@ -12,13 +12,12 @@ from retinue.errors import Refused, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime.model_turn import STOP_CANCELLED
 from retinue.runtime.run_attempt import RunAttempt
-from retinue.runtime.run_clock import stop_idle_parent_clocks, suspended_for_children
+from retinue.runtime.run_clock import suspended_for_children
 from retinue.runtime.run_creation import create_wake_run
 from retinue.runtime.run_end import RunsToSubmit, mark_finished, undelivered_announcements
-from retinue.runtime.run_events import make_event
 from retinue.runtime.run_outcome import RunOutcome, Suspension, suspended_outcome
 from retinue.runtime.run_plan import RunPlan
-from retinue.runtime.suspension import with_counters
+from retinue.runtime.suspension import save_suspended, suspend_run, with_counters
 from retinue.runtime.tool_calls import ToolCallRunner
 from retinue.runtime.tool_executor import check_tool_allowed
 
@@ -213,29 +212,22 @@ async def suspend_between_turns(run: Run, waiting_for: WaitReason, context: Runt
     It must continue if an announcement has arrived, or if the children it would wait for have ended.
     """
 
-    def step(tx: Transaction) -> bool:
-        current = tx.get_run(run.id)
-        if current is None or current.status is not Status.RUNNING:
-            return True
-        updated = with_counters(current, run)
-        if undelivered_announcements(updated, tx, limit=1):
+    def suspend(current: Run, tx: Transaction) -> bool:
+        if undelivered_announcements(current, tx, limit=1):
             return False
         waits_for_children = waiting_for is WaitReason.CHILD
         if waits_for_children and not tx.has_live_children(run.id):
             return False
         at = context.clock.now()
         suspended = (
-            suspended_for_children(updated, tx, at, between_turns=True)
+            suspended_for_children(current, tx, at, between_turns=True)
             if waits_for_children
-            else updated.suspend(waiting_for, at=at, between_turns=True)
+            else current.suspend(waiting_for, at=at, between_turns=True)
         )
-        tx.update_run(suspended)
-        if suspended.deadline_at is None:
-            stop_idle_parent_clocks(suspended, tx, at)
-        tx.emit(make_event("run.state", suspended, context, phase=str(waiting_for)))
+        save_suspended(suspended, tx, context, at)
         return True
 
-    return await context.ledger.write(step)
+    return await suspend_run(run, context, suspend)
 
 
 async def finish_by_exit_tool(run: Run, context: RuntimeContext) -> Run:

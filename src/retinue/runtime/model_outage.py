@@ -6,15 +6,11 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from retinue.domain.run import CANCEL_REASONS, ClaimResult, Reason, Run, Status, WaitReason
-from retinue.errors import Cancelled
+from retinue.domain.run import ClaimResult, Reason, Run, Status, WaitReason
 from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.recovery import park_run
-from retinue.runtime.run_clock import stop_idle_parent_clocks
 from retinue.runtime.run_end import RunsToSubmit, requeue_waiting_run
-from retinue.runtime.run_events import make_event
 from retinue.runtime.run_outcome import RunOutcome
-from retinue.runtime.suspension import with_counters
+from retinue.runtime.suspension import save_suspended, suspend_for_person, suspend_run
 
 MIN_PROBE_INTERVAL_S = 1.0
 MAX_PROBE_INTERVAL_S = 60.0
@@ -24,7 +20,7 @@ PROBE_TIMEOUT_S = 900.0
 """Time after which another run tries, if the current attempt has neither succeeded nor failed."""
 MAX_CANDIDATES = 8
 """Number of waiting runs of a server that have a wake time; the others are woken when the server answers."""
-PARKED_ERROR = (
+LIMIT_ERROR = (
     "{error}. The model was not available for {duration} (limits.model_wait_seconds). "
     "Continue with `retinue runs resume {run}`, or with another model: `--model M`"
 )
@@ -36,34 +32,24 @@ async def suspend_for_model(run: Run, outcome: RunOutcome, context: RuntimeConte
     One of the waiting runs sends a request again, at growing intervals.
     """
 
-    def step(tx: Transaction) -> bool:
-        current = tx.get_run(run.id)
-        if current is None or current.status is not Status.RUNNING:
-            return True
-        if current.reason in CANCEL_REASONS:
-            raise Cancelled("cancelled")
+    def suspend(current: Run, tx: Transaction) -> bool:
         if current.reason is Reason.INTERRUPTED:
             return False
         at = context.clock.now()
         since = current.recovery.outage_since or at
-        recovery = replace(
-            with_counters(current, run).recovery, outage_server=outcome.outage_server, outage_since=since
-        )
-        updated = replace(with_counters(current, run), recovery=recovery, error=context.redact(outcome.error))
+        recovery = replace(current.recovery, outage_server=outcome.outage_server, outage_since=since)
+        updated = replace(current, recovery=recovery, error=context.redact(outcome.error))
         if _has_waited_too_long(updated, at, context):
-            _park(updated, at, tx, context)
+            _suspend_for_person(updated, at, tx, context)
             return True
         next_probe_at = at + _probe_interval(at - since, context)
         suspended = updated.suspend(WaitReason.MODEL, at=at, between_turns=True, wake_at=next_probe_at)
-        tx.update_run(suspended)
+        save_suspended(suspended, tx, context, at, error=suspended.error)
         for other in _runs_waiting_for(outcome.outage_server, tx)[:MAX_CANDIDATES]:
             tx.update_run(other.wake(at=next_probe_at))
-        phase = str(WaitReason.MODEL)
-        tx.emit(make_event("run.state", suspended, context, phase=phase, error=suspended.error))
-        stop_idle_parent_clocks(suspended, tx, at)
         return True
 
-    return await context.ledger.write(step)
+    return await suspend_run(run, context, suspend)
 
 
 async def resume_after_outage(run: Run, context: RuntimeContext) -> Run:
@@ -91,7 +77,7 @@ def probe_servers(
         waiting = [run for run in runs if not _has_waited_too_long(run, at, context)]
         for run in runs:
             if run not in waiting:
-                _park(run, at, tx, context)
+                _suspend_for_person(run, at, tx, context)
         if waiting:
             _requeue(waiting[0], tx, context, to_submit)
         for run in waiting[1:]:
@@ -123,8 +109,8 @@ def _has_waited_too_long(run: Run, at: datetime, context: RuntimeContext) -> boo
     return since is not None and (at - since).total_seconds() >= context.limits.model_wait_seconds
 
 
-def _park(run: Run, at: datetime, tx: Transaction, context: RuntimeContext) -> None:
+def _suspend_for_person(run: Run, at: datetime, tx: Transaction, context: RuntimeContext) -> None:
     seconds = (at - (run.recovery.outage_since or at)).total_seconds()
     duration = f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"  # noqa: PLR2004  (an hour)
-    error = PARKED_ERROR.format(error=run.error, duration=duration, run=run.id)
-    park_run(run, Reason.MODEL, error, tx, context)
+    error = LIMIT_ERROR.format(error=run.error, duration=duration, run=run.id)
+    suspend_for_person(run, Reason.MODEL, error, tx, context)

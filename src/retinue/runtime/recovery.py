@@ -6,14 +6,15 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from retinue.domain.run import PARK_REASONS, Reason, Run, Status, Usage, WaitReason
+from retinue.domain.run import PERSON_REASONS, Reason, Run, Status, Usage
 from retinue.domain.side_effect import SideEffectState
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import Conflict, NotFound, Refused
 from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.run_clock import start_parent_clocks, stop_idle_parent_clocks, with_wake_time
+from retinue.runtime.run_clock import start_parent_clocks, with_wake_time
 from retinue.runtime.run_end import finish_run
 from retinue.runtime.run_events import make_event
+from retinue.runtime.suspension import suspend_for_person
 
 UNKNOWN_OUTCOME = "Outcome unknown: the call may or may not have taken effect, and it was not repeated. Check before you repeat it."
 INTERRUPTED_RESULT = f"Interrupted: the process ended before this call finished. {UNKNOWN_OUTCOME}"
@@ -236,7 +237,7 @@ async def resume_run(
         if by_person:
             requeued = overrule_interruption(requeued, context.redact(model) if model else None)
         if requeued.recovery.crashes_too_often:
-            return _park_after_crashes(requeued, tx, context)
+            return _suspend_after_crashes(requeued, tx, context)
         requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
         start_parent_clocks(requeued, tx, context.clock.now())
         if run.status is not Status.RUNNING:
@@ -263,7 +264,7 @@ def _requeue(run: Run, context: RuntimeContext) -> Run:
 
 def overrule_interruption(run: Run, model: str | None = None) -> Run:
     """Return the queued run as if it had never crashed, because a person resumed it."""
-    is_parked = run.reason in PARK_REASONS
+    was_suspended = run.reason in PERSON_REASONS
     turns_at_grant = run.turns if run.reason is Reason.TURN_LIMIT else run.recovery.turns_at_grant
     return replace(
         run,
@@ -274,32 +275,16 @@ def overrule_interruption(run: Run, model: str | None = None) -> Run:
             outage_since=None,
             turns_at_grant=turns_at_grant,
         ),
-        reason=None if is_parked else run.reason,
-        error="" if is_parked else run.error,
+        reason=None if was_suspended else run.reason,
+        error="" if was_suspended else run.error,
         request=replace(run.request, model=model) if model else run.request,
     )
 
 
-def _park_after_crashes(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
+def _suspend_after_crashes(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
     crashes = max(run.recovery.crash_streak, len(run.recovery.crash_marks))
     error = CRASH_ERROR.format(crashes=crashes, run=run.id)
-    return park_run(run, Reason.RECOVERY_LIMIT, error, tx, context)
-
-
-def park_run(run: Run, reason: Reason, error: str, tx: Transaction, context: RuntimeContext) -> Run:
-    """Suspend a run until a person resumes or cancels it."""
-    at = context.clock.now()
-    parked = replace(
-        run.suspend(WaitReason.PERSON, at=at, between_turns=True), reason=reason, error=context.redact(error)
-    )
-    tx.update_run(parked)
-    tx.emit(
-        make_event(
-            "run.state", parked, context, phase=str(WaitReason.PERSON), reason=str(reason), error=parked.error
-        )
-    )
-    stop_idle_parent_clocks(parked, tx, at)
-    return parked
+    return suspend_for_person(run, Reason.RECOVERY_LIMIT, error, tx, context)
 
 
 async def resume_available_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from retinue.domain.event import EventKind
 from retinue.domain.question import Question, resolve_answer
-from retinue.domain.run import Run, iso_timestamp_seconds
+from retinue.domain.run import Run, Status, iso_timestamp_seconds
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, public_entry_id
-from retinue.interfaces import Conversation, RuntimeContext
+from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime.recovery import split_unanswered_calls
 from retinue.runtime.run_events import make_event
 
@@ -21,6 +21,18 @@ class RunAttempt:
     context: RuntimeContext
     just_appended: bool = False
     """Nothing was awaited since the last append to the conversation."""
+
+    async def record_progress(self) -> None:
+        """Record that the run made progress since its process last died, so that this crash is not counted again."""
+        recovery = self.run.recovery.record_progress()
+
+        def step(tx: Transaction) -> None:
+            current = tx.get_run(self.run.id)
+            if current is not None and current.status is Status.RUNNING:
+                tx.update_run(replace(current, recovery=recovery))
+
+        self.run = replace(self.run, recovery=recovery)
+        await self.context.ledger.write(step)
 
     def emit_event(self, kind: EventKind, **data: object) -> None:
         if self.context.events.has_listeners():

@@ -19,6 +19,7 @@ from retinue.runtime.run_creation import (
     create_wake_run,
 )
 from retinue.runtime.run_events import make_event
+from retinue.runtime.suspension import save_suspended
 
 MAX_EVENT_RESULT_CHARS = 1_000
 CANCEL_MESSAGES = {
@@ -112,10 +113,7 @@ def _defer_finish(run: Run, tx: Transaction, context: RuntimeContext) -> Run | N
     at = context.clock.now()
     run = replace(run, recovery=run.recovery.record_progress())
     suspended = suspended_for_children(run, tx, at, between_turns=True)
-    tx.update_run(suspended)
-    if suspended.deadline_at is None:
-        stop_idle_parent_clocks(suspended, tx, at)
-    tx.emit(make_event("run.state", suspended, context, phase="child"))
+    save_suspended(suspended, tx, context, at)
     return suspended
 
 

@@ -1,24 +1,25 @@
-"""Suspend a run inside its tool calls, and save its counters."""
+"""Suspend a run: inside its tool calls, or until a person resumes it; and save its counters."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
 from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
-from retinue.domain.run import CANCEL_REASONS, Run, Status, WaitReason
+from retinue.domain.run import CANCEL_REASONS, Reason, Run, Status, WaitReason
 from retinue.errors import Cancelled, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_clock import stop_idle_parent_clocks, suspended_for_children
 from retinue.runtime.run_events import make_event
 
 
-async def suspend_in_tool_call(run: Run, context: RuntimeContext, question: str = "") -> bool:
-    """Suspend a run inside its tool calls; False if there is nothing to wait for any more.
+async def suspend_run(run: Run, context: RuntimeContext, suspend: Callable[[Run, Transaction], bool]) -> bool:
+    """Suspend a run that is running; False if it must continue.
 
-    The same transaction checks for answers that have already arrived, so none is missed, and for another
-    process's request to cancel, which a suspended run would not notice.
+    `suspend` gets the run with its latest counters, and returns False if there is nothing to wait for. The same
+    transaction checks that and whether another process has asked to cancel the run, because a suspended run would
+    not notice either.
 
     Raises:
         Cancelled: another process asked the run to stop.
@@ -30,18 +31,44 @@ async def suspend_in_tool_call(run: Run, context: RuntimeContext, question: str 
             return True
         if current.reason in CANCEL_REASONS:
             raise Cancelled("cancelled")
-        at = context.clock.now()
-        suspended = _suspended_for(with_counters(current, run), tx, at, has_question=bool(question))
-        if suspended is None:
-            return False
-        tx.update_run(suspended)
-        if suspended.deadline_at is None:
-            stop_idle_parent_clocks(suspended, tx, at)
-        details = {"question": question} if suspended.waiting_for is WaitReason.PERSON else {}
-        tx.emit(make_event("run.state", suspended, context, phase=str(suspended.waiting_for), **details))
-        return True
+        return suspend(with_counters(current, run), tx)
 
     return await context.ledger.write(step)
+
+
+def suspend_for_person(run: Run, reason: Reason, error: str, tx: Transaction, context: RuntimeContext) -> Run:
+    """Suspend a run until a person resumes or cancels it."""
+    at = context.clock.now()
+    suspended = replace(
+        run.suspend(WaitReason.PERSON, at=at, between_turns=True), reason=reason, error=context.redact(error)
+    )
+    save_suspended(suspended, tx, context, at, reason=str(reason), error=suspended.error)
+    return suspended
+
+
+def save_suspended(
+    suspended: Run, tx: Transaction, context: RuntimeContext, at: datetime, **event_data: str
+) -> None:
+    """Save a run that was suspended now, and stop the clocks of parents that wait only for stopped runs."""
+    tx.update_run(suspended)
+    if suspended.deadline_at is None:
+        stop_idle_parent_clocks(suspended, tx, at)
+    tx.emit(make_event("run.state", suspended, context, phase=str(suspended.waiting_for), **event_data))
+
+
+async def suspend_in_tool_call(run: Run, context: RuntimeContext, question: str = "") -> bool:
+    """Suspend a run inside its tool calls; False if what it would wait for has already arrived."""
+
+    def suspend(current: Run, tx: Transaction) -> bool:
+        at = context.clock.now()
+        suspended = _suspended_for(current, tx, at, has_question=bool(question))
+        if suspended is None:
+            return False
+        details = {"question": question} if suspended.waiting_for is WaitReason.PERSON else {}
+        save_suspended(suspended, tx, context, at, **details)
+        return True
+
+    return await suspend_run(run, context, suspend)
 
 
 def _suspended_for(run: Run, tx: Transaction, at: datetime, *, has_question: bool) -> Run | None:
@@ -62,19 +89,6 @@ async def save_counters(run: Run, context: RuntimeContext) -> None:
     """
     with suppress(RetinueError):
         await context.ledger.write(lambda tx: tx.update_run(with_counters(tx.get_run(run.id) or run, run)))
-
-
-async def record_progress(attempt: RunAttempt) -> None:
-    """Record that the run made progress since its process last died, so that this crash is not counted again."""
-    recovery = attempt.run.recovery.record_progress()
-
-    def step(tx: Transaction) -> None:
-        current = tx.get_run(attempt.run.id)
-        if current is not None and current.status is Status.RUNNING:
-            tx.update_run(replace(current, recovery=recovery))
-
-    attempt.run = replace(attempt.run, recovery=recovery)
-    await attempt.context.ledger.write(step)
 
 
 def with_counters(row: Run, run: Run) -> Run:

@@ -12,7 +12,6 @@ from retinue.runtime.loop_detection import LoopDetector
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_outcome import Suspension
 from retinue.runtime.run_plan import RunPlan
-from retinue.runtime.suspension import record_progress
 
 
 class ToolCallRunner:
@@ -119,7 +118,7 @@ class ToolCallRunner:
             conversation, tool_result, *(entries_on_success if tool_result.ok else ())
         )
         if attempt.run.recovery.crash_streak and (tool_result.ok or not self._is_repeat):
-            await record_progress(attempt)
+            await attempt.record_progress()
         await conversation.log_tool_call(tool_call, tool_result)
         attempt.emit_event(
             "tool.ended",

@@ -1,10 +1,8 @@
 """The limit on the turns of a run: it then waits for a person, who can grant as many turns again."""
 
-from retinue.domain.run import CANCEL_REASONS, Reason, Run, Status
-from retinue.errors import Cancelled
+from retinue.domain.run import Reason, Run
 from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.recovery import park_run
-from retinue.runtime.suspension import with_counters
+from retinue.runtime.suspension import suspend_for_person, suspend_run
 
 LIMIT_ERROR = (
     "the run used {turns} turns (limits.max_turns). `retinue runs resume {run}` grants {limit} more, "
@@ -18,22 +16,13 @@ def is_turn_limit_reached(run: Run, limit: float | None) -> bool:
 
 
 async def suspend_at_turn_limit(run: Run, limit: float, context: RuntimeContext) -> bool:
-    """Let a run that used its turns wait for a person; False if it must continue, to end.
+    """Let a run that used its turns wait for a person; False if it was interrupted and must summarise."""
 
-    Raises:
-        Cancelled: another process asked the run to stop.
-    """
-
-    def step(tx: Transaction) -> bool:
-        current = tx.get_run(run.id)
-        if current is None or current.status is not Status.RUNNING:
-            return True
-        if current.reason in CANCEL_REASONS:
-            raise Cancelled("cancelled")
+    def suspend(current: Run, tx: Transaction) -> bool:
         if current.reason is Reason.INTERRUPTED:
             return False
-        error = LIMIT_ERROR.format(turns=run.turns, run=run.id, limit=int(limit))
-        park_run(with_counters(current, run), Reason.TURN_LIMIT, error, tx, context)
+        error = LIMIT_ERROR.format(turns=current.turns, run=current.id, limit=int(limit))
+        suspend_for_person(current, Reason.TURN_LIMIT, error, tx, context)
         return True
 
-    return await context.ledger.write(step)
+    return await suspend_run(run, context, suspend)

@@ -50,8 +50,8 @@ class TortureEnvironment:
     """Error outputs of processes that ran out of memory, which may contain a traceback."""
     denied_calls: set[str] = field(default_factory=set[str])
     """Calls whose approval this test denied."""
-    parked_runs: set[str] = field(default_factory=set[str])
-    """Runs that were parked because this test killed them again and again; their open calls were closed,
+    resumed_runs: set[str] = field(default_factory=set[str])
+    """Runs that were suspended because this test killed them again and again; their open calls were closed,
     except those that delegate."""
     killed_commands: int = 0
     """Number of shell commands that this test killed."""

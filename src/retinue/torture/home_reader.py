@@ -66,7 +66,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
         return self.status in LIVE_STATUSES
 
     @property
-    def is_parked(self) -> bool:
+    def waits_for_decision(self) -> bool:
         """Return True if the run crashed too often, and waits until a person resumes it."""
         return (self.status, self.reason) == ("waiting", "recovery_limit")
 

@@ -44,7 +44,7 @@ class Invariant(StrEnum):
     AGENTS_LOST = "started agents lost"
     RUNS_FAILED = "runs that ended otherwise than done"
     RUNS_NOT_TERMINAL = "runs left unfinished"
-    RUNS_PARKED = "runs parked without cause"
+    RUNS_SUSPENDED = "runs suspended without cause"
     TURNS_REPEATED = "answered model calls repeated"
     EFFECTS_REPEATED = "side effects repeated"
     EFFECTS_MISREPORTED = "side effects misreported"
@@ -64,7 +64,7 @@ class Statistic(StrEnum):
     IN_FLIGHT_REPEATED = "unanswered model calls repeated"
     UNKNOWN_OUTCOMES = "tool calls with unknown outcome"
     RUNS_NOT_DONE = "runs that failed after an injected error"
-    RUNS_PARKED = "runs parked after three kills without progress"
+    RUNS_SUSPENDED = "runs suspended after three kills without progress"
 
 
 @dataclass(slots=True)
@@ -246,7 +246,7 @@ def _failed_call(call: Entry, result: Entry | None, environment: TortureEnvironm
         or (call.tool == "bash" and environment.killed_commands > 0)
         or (
             STOPPED_RESULT in result.text
-            and call.run in environment.parked_runs
+            and call.run in environment.resumed_runs
             and call.tool not in DELEGATION_TOOLS
         )
     )

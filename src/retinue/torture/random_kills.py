@@ -57,7 +57,7 @@ class KillCycle:
     """Seconds from each restart to the first model request."""
     completed_calls: list[Mapping[str, int]] = field(default_factory=list[Mapping[str, int]])
     """Completed tool calls of each run, at each kill."""
-    parked: dict[str, bool] = field(default_factory=dict[str, bool])
+    suspended: dict[str, bool] = field(default_factory=dict[str, bool])
     """Runs that waited for a person and were resumed: whether the kills justified that."""
 
     async def kill_at_random_point(self, process: asyncio.subprocess.Process, *, restarted: bool) -> None:
@@ -170,20 +170,20 @@ class KillCycle:
             if (rows.runs and not rows.has_live_runs) or watch.is_stalled(rows):
                 break
             await self.answer_approvals(rows)
-            await self.resume_parked_runs(rows)
+            await self.resume_suspended_runs(rows)
             await asyncio.sleep(POLL_SECONDS * 2)
         self._record_resume_time(started_at, requests_before)
 
-    async def resume_parked_runs(self, rows: LedgerRows) -> None:
-        """Resume the runs that were parked for a person, and record whether the kills justified that."""
+    async def resume_suspended_runs(self, rows: LedgerRows) -> None:
+        """Resume the runs that were suspended for a person, and record whether the kills justified that."""
         for run in rows.runs.values():
-            if run.is_parked and run.id not in self.parked:
-                self.parked[run.id] = self.had_reason_to_park(run.id)
-                if self.parked[run.id]:
-                    self.environment.parked_runs.add(run.id)
+            if run.waits_for_decision and run.id not in self.suspended:
+                self.suspended[run.id] = self.was_suspension_justified(run.id)
+                if self.suspended[run.id]:
+                    self.environment.resumed_runs.add(run.id)
                 await self.environment.run_command("runs", "resume", run.id, "--json")
 
-    def had_reason_to_park(self, run_id: str) -> bool:
+    def was_suspension_justified(self, run_id: str) -> bool:
         """Return True if the last kills allowed the run hardly a completed tool call.
 
         One call in between is tolerated: the kill may have come before it was recorded as progress.
@@ -226,12 +226,12 @@ class KillCycle:
             faults=self.faults,
             errors_injected=Injury.MEMORY in self.injuries,
         )
-        for run_id, had_reason in self.parked.items():
-            report.counts[Statistic.RUNS_PARKED] += had_reason
+        for run_id, had_reason in self.suspended.items():
+            report.counts[Statistic.RUNS_SUSPENDED] += had_reason
             if not had_reason:
                 report.add_violation(
-                    Invariant.RUNS_PARKED,
-                    f"run {run_id} was parked, with these completed calls at each kill: "
+                    Invariant.RUNS_SUSPENDED,
+                    f"run {run_id} was suspended, with these completed calls at each kill: "
                     f"{[each.get(run_id, 0) for each in self.completed_calls]}",
                 )
         return report
@@ -296,7 +296,7 @@ async def kill_commands_repeatedly(
         rows = await environment.read_ledger()
         if (rows.runs and not rows.has_live_runs) or watch.is_stalled(rows):
             return cycle
-        await cycle.resume_parked_runs(rows)
+        await cycle.resume_suspended_runs(rows)
         answers = cycle.answer_commands(rows)
         if answers and not _is_any_run_active(rows):
             arguments = answers[0]

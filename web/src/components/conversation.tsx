@@ -164,8 +164,8 @@ function RunStatusLine({ run }: { run: RunView }): JSX.Element {
   const isStreaming = streamingReplies.value.some((reply) => reply.run === run.id && reply.text);
   if (isStreaming && !lastCall) return <div class="run-status" />;
   if (connection.value === "lost") return <div class="run-status" data-test="now"><span class="dot waiting" aria-hidden="true" /><span>Waiting for the daemon…</span></div>;
-  const isParked = canResume(run) && run.waitingFor === "person";
-  const label = isParked ? "Waiting for your decision" : run.status === "waiting" ? `Waiting ${WAIT_LABELS[run.waitingFor] ?? ""}` : run.status === "queued" ? "Queued" : run.note || (lastCall ? "Calling tools" : "Thinking");
+  const isSuspendedForPerson = canResume(run) && run.waitingFor === "person";
+  const label = isSuspendedForPerson ? "Waiting for your decision" : run.status === "waiting" ? `Waiting ${WAIT_LABELS[run.waitingFor] ?? ""}` : run.status === "queued" ? "Queued" : run.note || (lastCall ? "Calling tools" : "Thinking");
   return <div class="run-status" data-test="now"><span class={run.status === "running" ? "spinner" : `dot ${run.status}`} aria-hidden="true" /><span>{label}{canResume(run) && run.error ? `: ${run.error}` : "…"}</span>{canResume(run) && <button type="button" class="link" data-test="resume" onClick={() => void controlRun(run.id, "resume")}>Resume now</button>}</div>;
 }
 
