@@ -493,11 +493,21 @@ class SandboxAccess(Struct, frozen=True, kw_only=True):
     """Return the files in a session's /tmp, with their real paths."""
 
 
+class NewWorktree(Struct, frozen=True, kw_only=True):
+    """A git worktree that was created for a session."""
+
+    folder: str
+    """The workspace: the worktree, or a folder in it."""
+    repository: str
+    git_dir: str = ""
+    """Git's folder for the worktree; empty if the workspace is only a part of the worktree."""
+
+
 class WorktreeAccess(Struct, frozen=True, kw_only=True):
     """Git worktrees that agents work in."""
 
-    create: Callable[[str, str], Awaitable[tuple[str, str] | None]]
-    """Map (folder, name) to a new git worktree and its repository; None if the folder is in no repository."""
+    create: Callable[[str, str], Awaitable[NewWorktree | None]]
+    """Create a git worktree from a folder, with a name; None if the folder is in no repository."""
     remove: Callable[[Workspace], Awaitable[bool]]
     """Remove a worktree; False if it was kept because it holds work that is not merged elsewhere."""
 

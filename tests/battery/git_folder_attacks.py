@@ -78,10 +78,17 @@ os.rename('.git/index.lock', '.git/index')
 """
 
 
-def _craft_index(version: int, path: str) -> str:
-    return (
-        f"rm -f .git/hooks/*; {PYTHON} -I - {version} {path} <<'PYTHON_ENDS'\n{_CRAFT_INDEX}\nPYTHON_ENDS\n"
-    )
+_OWN = "export own=$(git rev-parse --absolute-git-dir);"
+"""Shell command that finds git's folder for the worktree in which it is run."""
+
+
+def _craft_index(version: int, path: str, *, own: bool = False) -> str:
+    """Return a command that writes an index; with `own`, that of the worktree in which it is run."""
+    code = _CRAFT_INDEX
+    if own:
+        code = code.replace("'.git/objects", "os.environ['own'] + '/../../objects")
+        code = code.replace("'.git/index", "os.environ['own'] + '/index")
+    return f"rm -f .git/hooks/*; {PYTHON} -I - {version} {path} <<'PYTHON_ENDS'\n{code}\nPYTHON_ENDS\n"
 
 
 for _name, _command in {
@@ -169,8 +176,33 @@ for _name, _command in {
     "its pointer, moved aside": f"mv .git g; git init -q .; {_EVIL_CONFIG} >> .git/config",
     "a new repository": f"mkdir sub2; git init -q sub2; {_EVIL_CONFIG} >> sub2/.git/config; {_HOOK} > sub2/.git/hooks/post-commit; chmod +x sub2/.git/hooks/*",
     "a bare repository": f"{_EVIL_REPOSITORY}; mv evil/H evil/HEAD; printf 'bare = false\\nworktree = .\\n' >> evil/config",
+    "another common folder": f"{_EVIL_REPOSITORY}; mv evil/H evil/HEAD; {_OWN} echo $PWD/evil > $own/commondir; cp -r $own o; echo $PWD/evil > o/commondir; rm -rf $own; mv o $own; mv -f o/* $own",
+    "its settings": f"{_OWN} {_EVIL_CONFIG} > $own/config.worktree; {_EVIL_CONFIG} > $own/config; {_EVIL_CONFIG} >> $own/../../config; {_EVIL_CONFIG} > $own/../../config.worktree; {_EVIL_CONFIG} > c; mv -f c $own/config.worktree",
+    "a hook": f"{_OWN} for d in $own $own/../..; do mkdir -p $d/hooks; {_HOOK} | tee $d/hooks/post-commit $d/hooks/post-index-change $d/hooks/post-checkout; chmod +x $d/hooks/*; done",
+    "an unfinished rebase": f"{_OWN} mkdir -p $own/rebase-merge; git rev-parse HEAD | tee $own/rebase-merge/onto $own/rebase-merge/orig-head; cd $own/rebase-merge; echo refs/heads/master > head-name; echo 'exec {PAYLOAD}' > git-rebase-todo; touch interactive; echo 1 > msgnum; echo 2 > end",
+    "a submodule": f"{_OWN} mkdir -p $own/modules/module $own/../../modules/module; {_EVIL_CONFIG} | tee $own/modules/module/config $own/../../modules/module/config",
+    "objects elsewhere, and attributes": f"{_OWN} mkdir -p $own/info $own/objects/info; echo '* filter=e' | tee $own/info/attributes $own/../../info/attributes; echo @outside@ | tee $own/../../objects/info/alternates $own/objects/info/alternates",
+    "an index that lists a hook": f"{_OWN} {_craft_index(2, '.git/hooks/post-checkout notes.txt', own=True)}",
+    "an index that lists an absolute file": f"{_OWN} {_craft_index(4, '@outside@/pwned', own=True)}",
+    "another worktree": f"{_OWN} for d in $own/../*/ $own/../linked/; do echo $PWD/evil > $d/commondir; {_EVIL_CONFIG} > $d/config.worktree; echo x > $d/HEAD; rm -f $d/index; done; {_EVIL_REPOSITORY}; mv evil/H evil/HEAD",
+    "the repository of the user": f"{_OWN} cd $own/../..; mkdir .git; echo $PWD > .git/commondir; rm -f HEAD index; echo broken > HEAD; {_EVIL_CONFIG} > commondir; mv objects o; mv refs r",
 }.items():  # fmt: skip
-    GIT_FOLDERS.sh(f"in a worktree of Retinue: {_name}", _command, after=_use_git_everywhere, agent="treed")
+    GIT_FOLDERS.sh(
+        f"in a worktree of Retinue: {_name}",
+        _command,
+        before=_make_repositories,
+        after=_use_git_everywhere,
+        agent="treed",
+    )
+for _name in ("logs/HEAD", "index", "HEAD", "COMMIT_EDITMSG", "ORIG_HEAD", "AUTO_MERGE", "MERGE_MSG", "../../logs/refs/heads/master", "../../refs/heads/master", "../../packed-refs"):  # fmt: skip
+    GIT_FOLDERS.sh(
+        f"in a worktree of Retinue: a link to a file outside at {_name}",
+        f"{_OWN} ln -sfn @outside@/target $own/{_name}; ln -s @outside@/target l; mv -f l $own/{_name}",
+        before=_make_repositories,
+        after=_use_git_everywhere,
+        extra_evidence=_overwritten_target,
+        agent="treed",
+    )
 for _path in (".git", "sub2/.git/config", "evil/.git"):
     GIT_FOLDERS.calls(
         f"in a worktree of Retinue: {_path} by the write tool",

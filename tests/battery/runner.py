@@ -21,7 +21,7 @@ AGENTS = {
     "fenced": "paths:\n  deny: ['**/.env', 'private/**', 'Caf\u00e9.key', '**/.git/**']\n",
     "narrow": "paths:\n  read: ['pub/**', '*.txt']\n  write: ['pub/**']\n",
     "reader": "workspace:\n  writable: false\n",
-    "treed": "workspace:\n  isolation: sandbox\n",
+    "treed": "workspace:\n  isolation: sandbox\n  writable: true\n",
 }
 ATTACK_TIMEOUT_S = 120
 

@@ -13,7 +13,7 @@ from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed, Refused
-from retinue.interfaces import Shell
+from retinue.interfaces import NewWorktree, Shell
 from retinue.sandbox.git.repository import find_repository
 from retinue.sandbox.git.worktrees import Worktrees
 from retinue.sandbox.probe import SandboxProbe
@@ -53,7 +53,7 @@ class RepositoryFixture:
     async def create_worktree(self, name: str, source: Path | None = None) -> Path:
         created = await self.worktrees.create(str(source or self.path), name)
         assert created is not None
-        return Path(created[0])
+        return Path(created.folder)
 
     def traces(self) -> list[str]:
         """Return the names of all worktree folders, git's records of them, and their branches."""
@@ -88,7 +88,9 @@ async def test_a_subfolder_of_a_repository_maps_to_the_same_subfolder_of_the_wor
     repository: RepositoryFixture,
 ):
     created = await repository.worktrees.create(str(repository.path / "src"), "one")
-    assert created == (str(repository.worktrees_folder / "one" / "src"), str(repository.path))
+    assert created == NewWorktree(
+        folder=str(repository.worktrees_folder / "one" / "src"), repository=str(repository.path)
+    )
     (repository.path / "new" / "deep").mkdir(parents=True)
     assert (await repository.create_worktree("two", repository.path / "new" / "deep")).is_dir()
 
@@ -193,7 +195,11 @@ async def test_a_worktree_can_be_created_from_another_worktree(repository: Repos
     (tmp_path / "mine" / "b.txt").write_text("mine\n")
     commit_all(tmp_path / "mine")
     created = await repository.worktrees.create(str(tmp_path / "mine"), "one")
-    assert created == (str(repository.worktrees_folder / "one"), str(repository.path))
+    assert created == NewWorktree(
+        folder=str(repository.worktrees_folder / "one"),
+        repository=str(repository.path),
+        git_dir=str(repository.path / ".git/worktrees/one"),
+    )
     assert (repository.worktrees_folder / "one" / "b.txt").read_text() == "mine\n"
     inner = await repository.create_worktree("two", repository.worktrees_folder / "one")
     assert (inner / "b.txt").read_text() == "mine\n"

@@ -149,11 +149,11 @@ async def test_a_worktree_with_changes_or_a_session_or_a_recent_creation_is_kept
     created = await worktrees.trees.create(str(worktrees.repo), "one")
     assert created is not None
     if reason == "work":
-        Path(created[0], "new.txt").write_text("mine\n")
+        Path(created.folder, "new.txt").write_text("mine\n")
     if reason != "young":
         worktrees.set_age()
     before = worktrees.list_leftovers()
-    assert await worktrees.sweep(*([f"{created[0]}/src"] if reason == "session" else [])) == []
+    assert await worktrees.sweep(*([f"{created.folder}/src"] if reason == "session" else [])) == []
     assert worktrees.list_leftovers() == before
     assert (worktrees.folder.parent / "unclaimed/one").exists() is (reason != "session")
 

@@ -59,6 +59,7 @@ async def test_an_agent_writes_in_its_worktree_and_the_repository_stays_unchange
         "writable": True,
         "label": repo.name,
         "source": str(repo),
+        "git_dir": f"{repo}/.git/worktrees/{worktree.name}",
         "project": str(repo),
     }
     assert (await machine("runs", "show", "--json", run["run_id"])).json["workspace"] == str(worktree)
@@ -78,25 +79,89 @@ async def test_an_agent_writes_in_its_worktree_and_the_repository_stays_unchange
     assert sorted(path.name for path in repo.iterdir()) == [".git", "a.txt"]
 
 
-async def test_an_agent_cannot_access_the_git_data_of_its_worktree(machine: UserMachine):
+async def test_an_agent_commits_in_its_worktree_and_changes_nothing_else_in_the_repository(
+    machine: UserMachine,
+):
+    repo = create_workspace_repository(machine)
+    run_git(repo, "worktree", "add", "-q", "-b", "mine", str(machine.folder.parent / "mine"))
+    before = read_unshared_git_files(repo)
+    commit = tool_call_reply(
+        ("write", {"path": "b.txt", "content": "two\n"}),
+        ("bash", {"command": "git add -A && git commit -qm x && git status --short && git log --format=%s"}),
+    )
+    attacks = tool_call_reply(
+        (
+            "bash",
+            {
+                "command": f'cd {repo}/.git; git update-ref refs/heads/main refs/heads/retinue/*; for b in main mine; do git update-ref refs/heads/$b $(git for-each-ref --format="%(objectname)" refs/heads/retinue); done; git branch -f mine HEAD'
+            },
+        ),
+        ("bash", {"command": f"cd {repo}/.git; echo x | tee config HEAD index hooks/x info/x refs/tags/x x"}),
+        (
+            "bash",
+            {"command": f"cd {repo}/.git/worktrees/*/; echo x | tee commondir gitdir config.worktree x"},
+        ),
+        ("bash", {"command": f"ls -A {repo} {repo}/.git/worktrees; cat {repo}/.git/worktrees/mine/HEAD"}),
+        (
+            "bash",
+            {"command": "git tag v1; git stash; git worktree add --detach ../x; git config user.name x"},
+        ),
+        ("bash", {"command": "echo evil >.git; rm -f .git; mv .git x; ln -sf x .git"}),
+    )
+    async with machine.serve_models([commit, attacks, text_reply("Committed.")]) as server:
+        run = (await machine("run", "--json", "--agent", "builder", "Build")).json
+    worktree = Path((await show_workspace(machine, run["slug"]))["root"])
+    assert "Change" in machine.tool_results(server.requests[1])[1]
+    assert run_git(worktree, "log", "--format=%s").split() == ["x", "Change"]
+    assert run_git(worktree, "status", "--porcelain") == ""
+    assert run_git(repo, "log", "--format=%s", f"retinue/{worktree.name}").split() == ["x", "Change"]
+    assert run_git(repo, "fsck", "--strict") == ""
+    assert run_git(repo, "status", "--porcelain") == ""
+    assert read_unshared_git_files(repo, except_worktree=worktree.name) == before
+    listing = machine.tool_results(server.requests[2])[5]
+    assert [name for name in ("a.txt", "mine", "refs/heads/mine") if name in listing.split()] == []
+    git_dir = repo / ".git/worktrees" / worktree.name
+    assert (git_dir / "commondir").read_text() == "../..\n"
+    assert (git_dir / "gitdir").read_text() == f"{worktree}/.git\n"
+    assert not (git_dir / "config.worktree").exists()
+    assert (worktree / ".git").read_text() == f"gitdir: {git_dir}\n"
+
+
+def read_unshared_git_files(repo: Path, *, except_worktree: str = "") -> dict[str, bytes]:
+    """Return the files of a git folder that a commit in another worktree does not change, and the user's branches."""
+    top = repo / ".git"
+    names = (str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
+    changing = (
+        "objects",
+        "refs/heads/retinue",
+        "logs/refs/heads/retinue",
+        f"worktrees/{except_worktree or '/'}",
+    )
+    return {name: (top / name).read_bytes() for name in names if not name.startswith(changing)}
+
+
+async def test_denying_the_git_folder_also_denies_the_git_data_of_a_worktree(machine: UserMachine):
     """Shows: F15."""
     repo = create_workspace_repository(machine)
+    machine.write_agent(
+        "maker", f"{SANDBOX_WORKSPACE}tools: [read, write, edit, bash]\npaths: {{deny: ['**/.git/**']}}\n"
+    )
     calls = tool_call_reply(
         ("read", {"path": ".git"}),
         ("write", {"path": ".git", "content": "gitdir: evil\n"}),
         ("edit", {"path": ".git", "old": "gitdir", "new": "x"}),
         ("write", {"path": ".git/config", "content": "x"}),
         ("read", {"path": f"{repo}/.git/HEAD"}),
-        ("bash", {"command": f"cat .git; cat {repo}/.git/HEAD; ls {repo}"}),
+        ("bash", {"command": f"cat .git; cat {repo}/.git/HEAD; ls {repo}; git log"}),
         ("bash", {"command": "echo evil >.git; rm -f .git; mv .git x; ln -sf x .git"}),
     )
     async with machine.serve_models([calls, text_reply("I may not.")]) as server:
-        run = (await machine("run", "--json", "--agent", "builder", "Try")).json
+        run = (await machine("run", "--json", "--agent", "maker", "Try")).json
     worktree = Path((await show_workspace(machine, run["slug"]))["root"])
     assert run_git(worktree, "rev-parse", "--git-dir") == f"{repo}/.git/worktrees/{worktree.name}"
     results = machine.tool_results(server.requests[1])
     assert ["always closed" in each for each in results[:4]] == [True] * 4
-    for secret in ("gitdir", "refs/heads", "a.txt"):
+    for secret in ("gitdir", "refs/heads", "a.txt", "Change"):
         assert secret not in results[4] + results[5]
 
 

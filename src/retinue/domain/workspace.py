@@ -22,6 +22,8 @@ class Workspace(Struct, frozen=True, kw_only=True):
     label: str = ""
     source_repository: str = ""
     """The repository of which this workspace is a worktree; empty for any other folder."""
+    git_dir: str = ""
+    """Git's folder for this worktree, recorded when Retinue created it; empty if `root` is not the whole worktree."""
     project_folder: str = ""
     """The folder the session was started for, if its root is another one; agents and skills of its project apply."""
 
@@ -36,5 +38,6 @@ class Workspace(Struct, frozen=True, kw_only=True):
             "writable": self.writable,
             "label": self.label,
             "source": self.source_repository or None,
+            "git_dir": self.git_dir or None,
             "project": self.project_folder or None,
         }

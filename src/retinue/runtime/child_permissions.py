@@ -151,7 +151,11 @@ def _definition_paths(defined: PathPatterns, workspace: Workspace, worktree_patt
 def _with_parent_worktree(workspace: Workspace, parent_workspace: Workspace) -> Workspace:
     """Mark a workspace inside the parent's worktree as a worktree."""
     return (
-        replace(workspace, source_repository=parent_workspace.source_repository)
+        replace(
+            workspace,
+            source_repository=parent_workspace.source_repository,
+            git_dir=parent_workspace.git_dir if workspace.root == parent_workspace.root else "",
+        )
         if matches(subtree_pattern(parent_workspace.root), workspace.root)
         else workspace
     )

@@ -67,7 +67,11 @@ async def resolve_workspace(
     worktree = await context.worktrees.create(workspace.root, context.clock.new_entry_id().lower())
     if worktree is not None:
         return replace(
-            workspace, root=worktree[0], source_repository=worktree[1], project_folder=parent_folder
+            workspace,
+            root=worktree.folder,
+            source_repository=worktree.repository,
+            git_dir=worktree.git_dir,
+            project_folder=parent_folder,
         )
     if workspace.writable:
         raise Refused(

@@ -76,6 +76,7 @@ def scope_inputs(session: Session, context: RuntimeContext, *, run: Run | None) 
         root=workspace.root,
         workspace_label=workspace.label,
         is_worktree=bool(workspace.source_repository),
+        git_dir=workspace.git_dir,
         writable=workspace.writable,
         tmp_folder=context.sandbox.tmp_folder_for(session),
         is_child=not session.is_top_level,

@@ -37,7 +37,7 @@ MAX_CACHED_SCOPES = 256
 _PATH_AND_COMMAND_FIELDS = frozenset(
     {
         "read", "write", "preapproved_writes", "deny", "closed_paths", "guarded_paths", "retinue_paths", "root",
-        "is_worktree", "workspace_label", "tmp_folder", "writable", "has_paths", "shell_commands", "user_grants",
+        "is_worktree", "git_dir", "workspace_label", "tmp_folder", "writable", "has_paths", "shell_commands", "user_grants",
         "child_tmp_folders",
     }
 )  # fmt: skip

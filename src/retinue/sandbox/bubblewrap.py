@@ -386,7 +386,9 @@ def _mount_options(mount: Mount, fds: _Descriptors) -> list[str]:
             fds.for_text(read_safe_config(mount.target)),
             mount.target,
         ]
-    if mount.kind is MountKind.MOUNT_PARENT:
+    if mount.kind is MountKind.GENERATED_FILE:
+        return ["--perms", "0444", "--ro-bind-data", fds.for_text(mount.content), mount.target]
+    if mount.kind in (MountKind.MOUNT_PARENT, MountKind.SCRATCH_FOLDER):
         return _tmpfs_options(mount.target, SMALL_TMPFS_BYTES)
     if (mask := _MASK_OPTIONS.get(mount.kind)) is not None:
         remount = ["--remount-ro", mount.target] if "--tmpfs" in mask else []

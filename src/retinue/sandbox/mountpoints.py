@@ -12,7 +12,9 @@ from retinue.errors import Failed
 from retinue.sandbox.mounts import MountKind, MountPlan
 
 _FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER_KINDS = frozenset({MountKind.MASKED_FOLDER, MountKind.EMPTY_FOLDER, MountKind.MOUNT_PARENT})
+_FOLDER_KINDS = frozenset(
+    {MountKind.MASKED_FOLDER, MountKind.EMPTY_FOLDER, MountKind.SCRATCH_FOLDER, MountKind.MOUNT_PARENT}
+)
 
 
 def prepare_mount_points(plan: MountPlan) -> None:

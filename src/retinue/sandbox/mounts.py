@@ -24,6 +24,7 @@ from retinue.sandbox.files.closed_path_scan import (
 from retinue.sandbox.files.hardlinks import can_be_denied, files_linked_elsewhere, has_deny_rules
 from retinue.sandbox.files.messages import printable_path
 from retinue.sandbox.files.pattern_roots import pattern_root
+from retinue.sandbox.git.own_worktree import OwnWorktree, find_own_worktree
 
 MAX_SINGLE_FILES = 256
 """Maximum number of single files that patterns other than `folder/**` may mount."""
@@ -45,6 +46,10 @@ class MountKind(Enum):
     EMPTY_FILE = "empty file"
     """The file exists and is empty, except for git settings that run nothing."""
     EMPTY_FOLDER = "empty folder"
+    GENERATED_FILE = "generated file"
+    """A read-only file with the mount's content."""
+    SCRATCH_FOLDER = "scratch folder"
+    """An empty folder that a command may write; it lasts as long as the command."""
     MOUNT_PARENT = "mount parent"
     """A read-only folder that contains only what is mounted inside it."""
 
@@ -59,12 +64,18 @@ _MASK_KINDS = {
 }
 
 
+_NEW_FOLDER_KINDS = (MountKind.MOUNT_PARENT, MountKind.SCRATCH_FOLDER)
+"""Kinds of folders that exist only in the sandbox, and contain what is mounted inside them."""
+
+
 class Mount(Struct, frozen=True, kw_only=True):
     kind: MountKind
     target: str
     """Path inside the sandbox."""
     source: str = ""
     """Real path; empty for a mask."""
+    content: bytes = b""
+    """Of a generated file."""
 
 
 class MountPlan(Struct, frozen=True, kw_only=True):
@@ -96,11 +107,17 @@ def plan_mounts(scope: Scope) -> MountPlan:
     """
     tmp = scope.tmp_folder if scope.is_private_tmp(TMP) and scope.check_path(TMP, "write").ok else ""
     trees = _allowed_trees(scope)
+    own_git, notes = _own_git_folders(scope, trees)
+    is_repository_hidden = own_git is not None and not _is_within(own_git.common_dir, trees)
+    trees |= own_git.trees() if own_git else {}
     writable = _outermost_folders(tree for tree, can_write in trees.items() if can_write)
     shared_folders = _shared_folders(scope, trees)
-    scan = scan_closed_paths(scope, (*_outermost_folders(trees), *shared_folders))
+    scanned_folders = dict.fromkeys(
+        (*_outermost_folders(trees), *(own_git.trees() if own_git else ()), *shared_folders)
+    )
+    scan = scan_closed_paths(scope, scanned_folders)
     closed_paths = scan.closed_paths
-    file_mounts, notes = _single_file_mounts(scope, trees)
+    file_mounts, file_notes = _single_file_mounts(scope, trees)
     links = {
         path: os.readlink(path)  # noqa: PTH115
         for path in closed_paths
@@ -121,6 +138,7 @@ def plan_mounts(scope: Scope) -> MountPlan:
         scope, (*_outermost_folders(trees), *shared_folders) if has_deny_rules(scope) else writable, scan
     )
     mounts += _masks(closed_paths, shared_folders)
+    mounts += _own_git_mounts(own_git, is_repository_hidden=is_repository_hidden)
     mounts += [
         Mount(kind=_mask_kind(closed_path), target=closed_path) for closed_path in _closed_system_paths(scope)
     ]
@@ -141,8 +159,37 @@ def plan_mounts(scope: Scope) -> MountPlan:
         scanned_folders=scan.folders,
         repositories=repositories,
         missing_files=missing_files,
-        notes=notes,
+        notes=(*notes, *file_notes),
     )
+
+
+def _own_git_folders(scope: Scope, trees: dict[str, bool]) -> tuple[OwnWorktree | None, tuple[str, ...]]:
+    """Return the git folders of the session's own worktree, or a note that explains why git does not work there."""
+    if not _is_within(scope.root, trees):
+        return None, ()
+    try:
+        return find_own_worktree(scope), ()
+    except Failed as error:
+        return None, (f"git does not work here: {error}",)
+
+
+def _own_git_mounts(own_git: OwnWorktree | None, *, is_repository_hidden: bool) -> Iterator[Mount]:
+    """Mount what git needs to work in the session's own worktree, besides the folders that it writes.
+
+    Of a repository that the scope does not show, a command sees only this. Git creates lock files next to it: in
+    a scratch folder, because nothing there may change.
+    """
+    if own_git is None:
+        return
+    yield Mount(kind=MountKind.READ, target=own_git.pointer, source=own_git.pointer)
+    for path in own_git.branches_in_use() if own_git.is_writable else ():
+        yield Mount(kind=MountKind.READ, target=path, source=path)
+    if is_repository_hidden:
+        yield Mount(kind=MountKind.SCRATCH_FOLDER, target=own_git.common_dir)
+        for path in own_git.shared_files():
+            yield Mount(kind=MountKind.READ, target=path, source=path)
+        for path, content in own_git.generated_files().items():
+            yield Mount(kind=MountKind.GENERATED_FILE, target=path, content=content)
 
 
 def _allowed_trees(scope: Scope) -> dict[str, bool]:
@@ -434,9 +481,9 @@ def _mounts_against_renaming(mounts: list[Mount], writable: tuple[str, ...], tmp
     folder_targets = tuple(
         mount.target
         for mount in mounts
-        if mount.kind is MountKind.MOUNT_PARENT or os.path.isdir(mount.source)  # noqa: PTH112
+        if mount.kind in _NEW_FOLDER_KINDS or os.path.isdir(mount.source)  # noqa: PTH112
     )
-    mount_parents = tuple(mount.target for mount in mounts if mount.kind is MountKind.MOUNT_PARENT)
+    mount_parents = tuple(mount.target for mount in mounts if mount.kind in _NEW_FOLDER_KINDS)
     found: dict[str, Mount] = {}
     for mount in mounts:
         tops = [
@@ -474,9 +521,9 @@ def _is_machine_tmp(path: str, top: str, folder_targets: tuple[str, ...]) -> boo
 
 
 def _is_in_mount_parent(path: str, top: str, mount_parents: tuple[str, ...]) -> bool:
-    """Return whether a path is in a mount parent.
+    """Return whether a path is in a mount parent or scratch folder.
 
-    Nothing can be renamed there, and the machine's folder of that name is closed.
+    Nothing of the machine can be renamed there, and the machine's folder of that name is closed.
     """
     return any(
         _is_within(path, (parent,)) and parent != top and _is_within(parent, (top,))

@@ -27,6 +27,7 @@ class StoredWorkspace(msgspec.Struct, kw_only=True):
     writable: bool = True
     label: str = ""
     source: str | None = None
+    git_dir: str | None = None
     project: str | None = None
 
 
@@ -117,6 +118,7 @@ def parse_workspace(stored: StoredWorkspace | None, folder: str) -> Workspace:
         writable=stored.writable,
         label=stored.label,
         source_repository=stored.source or "",
+        git_dir=stored.git_dir or "",
         project_folder=stored.project or "",
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 
+from retinue.domain.ceiling import FileAccess
 from retinue.domain.rules import Globs, escape_glob
 
 GIT_FOLDER = ".git"
@@ -14,6 +15,10 @@ LIVE_FILES = frozenset(
     {"HEAD", "index", "ORIG_HEAD", "COMMIT_EDITMSG", "FETCH_HEAD", "AUTO_MERGE", "REBASE_HEAD"}
 )
 _LIVE_FOLDERS = ("objects", "logs", "refs/heads")
+WORKTREES_FOLDER = "worktrees"
+"""Folder with git's files for each worktree."""
+SHARED_LIVE_FOLDERS = ("objects", "logs/refs/heads", "refs/heads")
+"""Folders of a repository that git writes for a commit in any of its worktrees."""
 _LOCK_SUFFIX = ".lock"
 _OBJECTS_INFO, _ALTERNATES = "objects/info", ("objects/info/alternates", "objects/info/http-alternates")
 """Git reads objects from the folders that `alternates` names."""
@@ -97,6 +102,26 @@ def is_inert_in_new_repository(relative: str) -> bool:
     """Return whether git creates this in a new repository and it makes git run nothing."""
     is_inert = relative.partition("/")[0] in _INERT_NAMES or _is_below(relative, (_OBJECTS_INFO,))
     return is_inert and relative not in _ALTERNATES
+
+
+def common_git_dir(git_dir: str) -> str:
+    """Return the folder that all worktrees share, from git's folder for one of them; empty if it is none."""
+    return git_dir.rpartition(f"/{WORKTREES_FOLDER}/")[0]
+
+
+def worktree_access(relative: str, name: str) -> FileAccess | None:
+    """Return what a session may do with a path of the repository that its own worktree belongs to.
+
+    The path is relative to the folder that all worktrees share; `name` is the own one's folder in `worktrees`.
+    None for the folders of other worktrees. What belongs to the repository's own working folder is only read.
+    """
+    folder, _, rest = relative.partition("/")
+    if folder == WORKTREES_FOLDER:
+        own, _, rest = rest.partition("/")
+        if own != name:
+            return None
+        return "write" if is_live(rest) else "read"
+    return "write" if rest and _is_below(relative, SHARED_LIVE_FOLDERS) and is_live(relative) else "read"
 
 
 def _is_below(relative: str, folders: tuple[str, ...]) -> bool:

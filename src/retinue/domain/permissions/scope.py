@@ -14,7 +14,7 @@ from retinue.domain.ceiling import Ceiling, FileAccess
 from retinue.domain.exit_tools import EXIT_TOOLS
 from retinue.domain.glob import first_match, matches
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
-from retinue.domain.permissions import shell_commands
+from retinue.domain.permissions import git_paths, shell_commands
 from retinue.domain.permissions.guarded_paths import GUARDED_PATHS, patterns_in_dependencies
 from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
 from retinue.domain.rules import (
@@ -101,6 +101,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     """The workspace: relative paths start here."""
     is_worktree: bool = False
     """The workspace is a worktree that Retinue created for this session."""
+    git_dir: str = ""
+    """Git's folder for this worktree, as it was recorded when Retinue created the worktree."""
     workspace_label: str = ""
     """Name of the workspace for display."""
     tmp_folder: str = ""
@@ -228,6 +230,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         if shared_pattern := self._shared_folder_pattern(real_path, access):
             denial = next(filter(None, (each.deny_list_reason(real_path) for each in self.ceilings)), None)
             return Verdict(ok=denial is None, rule=denial or f"shared with this agent {shared_pattern}")
+        if self._allows_own_git_path(real_path, access):
+            return Verdict(ok=True, rule="git's files of this worktree")
         is_private = self.is_private_tmp(real_path)
         if access == "write" and not self.writable and not is_private:
             return Verdict(ok=False, rule="the workspace is read-only")
@@ -248,6 +252,35 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
                     return Verdict(ok=False, rule=denial)
         return Verdict(ok=True, rule=f"{access} {pattern}")
 
+    def _allows_own_git_path(self, real_path: str, access: FileAccess) -> bool:
+        """Return whether git needs this access to work in the worktree that was created for this session.
+
+        Whoever may use the worktree may use them: of the ceilings only denied paths and the operator's apply.
+        """
+        common_dir = self.common_git_dir
+        if not common_dir or not f"{real_path}/".startswith(f"{common_dir}/"):
+            return False
+        allowed = git_paths.worktree_access(real_path[len(common_dir) + 1 :], self.git_dir.rpartition("/")[2])
+        if allowed not in (access, "write") or not self.check_path(self.root, access).ok:
+            return False
+        pointer = f"{self.root}/{git_paths.GIT_FOLDER}"
+        return first_match(self.deny, pointer, ignore_case=True) is None and not any(
+            each.deny_list_reason(real_path)
+            or each.deny_list_reason(pointer)
+            or (each.is_operator_ceiling and each.path_denial_reason(real_path, access))
+            for each in self.ceilings
+        )
+
+    @property
+    def common_git_dir(self) -> str:
+        """Return the git folder that the worktree created for this session shares with others; empty if none."""
+        return git_paths.common_git_dir(self.git_dir)
+
+    @property
+    def own_git_patterns(self) -> Globs:
+        """Return the pattern of the repository that the worktree created for this session belongs to."""
+        return (subtree_pattern(self.common_git_dir),) if self.git_dir else ()
+
     def is_private_tmp(self, name: str) -> bool:
         """Return True if a path is in the agent's own /tmp.
 
@@ -260,7 +293,7 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         )
 
     def _path_patterns(self) -> Globs:
-        return (*self.read, *self.write, *self.shared_folder_patterns)
+        return (*self.read, *self.write, *self.shared_folder_patterns, *self.own_git_patterns)
 
     def patterns_for(self, access: FileAccess, name: str) -> Globs:
         """Return the patterns that apply to a path; `/tmp/**` applies only to the agent's own /tmp."""
@@ -401,6 +434,8 @@ class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
         } | ({"exits": self.exit_tools} if self.exit_tools else {})
         if self.is_watcher:
             data["watches"] = True
+        if self.git_dir:
+            data["git_dir"] = self.git_dir
         if self.child_tmp_folders:
             data["child_tmp"] = self.child_tmp_folders
         if self.tool_exposure is not ToolExposure.TOOLS:

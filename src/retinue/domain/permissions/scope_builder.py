@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from retinue.domain.agent import Agent, PathPatterns, Role
 from retinue.domain.ceiling import Ceiling, OperatorPolicy, parse_ceiling
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
+from retinue.domain.permissions.git_paths import common_git_dir, program_settings
 from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
 from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import Globs, Rule, absolute_patterns, subtree_pattern
@@ -22,6 +23,7 @@ class ScopeInputs(Struct, frozen=True, kw_only=True):
     root: str
     workspace_label: str = ""
     is_worktree: bool = False
+    git_dir: str = ""
     writable: bool = True
     tmp_folder: str = ""
     is_child: bool = False
@@ -86,13 +88,11 @@ def _compute_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy) ->
         write=write,
         preapproved_writes=preapproved,
         deny=absolute_patterns((*(paths.deny or ()), *policy.deny_paths), root),
-        # A worktree's single file `.git` points to its repository: changing it would choose which hooks git runs.
-        closed_paths=(*ALWAYS_CLOSED_PATHS, subtree_pattern(f"{root}/.git"))
-        if inputs.is_worktree
-        else ALWAYS_CLOSED_PATHS,
+        closed_paths=_closed_paths(inputs),
         retinue_paths=policy.retinue_paths,
         root=root,
         is_worktree=inputs.is_worktree,
+        git_dir=inputs.git_dir,
         workspace_label=inputs.workspace_label,
         tmp_folder=inputs.tmp_folder,
         writable=inputs.writable,
@@ -106,6 +106,18 @@ def _compute_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy) ->
         ceilings=(ceiling, *inputs.ceilings),
         user_grants=inputs.user_grants,
     )
+
+
+def _closed_paths(inputs: ScopeInputs) -> Globs:
+    """Return what is always closed.
+
+    A worktree's single file `.git` points to its repository: changing it would choose which hooks git runs.
+    """
+    if not inputs.is_worktree:
+        return ALWAYS_CLOSED_PATHS
+    common_dir = common_git_dir(inputs.git_dir)
+    settings = program_settings(common_dir) if common_dir else ()
+    return (*ALWAYS_CLOSED_PATHS, subtree_pattern(f"{inputs.root}/.git"), *settings)
 
 
 def _preapproved_writes(paths: PathPatterns, inputs: ScopeInputs) -> Globs:

@@ -151,8 +151,11 @@ class _PendingFolder(NamedTuple):
         path = f"{self.path}/{name}"
         if not self.repository:
             return _PendingFolder(path, path if git_paths.is_git_folder_name(name) else "")
-        is_inside = git_paths.is_git_folder_name(self.repository.rpartition("/")[2]) or git_paths.is_git_path(
-            path[len(self.repository) + 1 :]
+        relative = path[len(self.repository) + 1 :]
+        is_inside = (
+            git_paths.is_git_folder_name(self.repository.rpartition("/")[2])
+            or git_paths.is_control_path(relative)
+            or git_paths.is_live(relative, is_folder=True)
         )
         return _PendingFolder(path, self.repository) if is_inside else _PendingFolder(path)
 
@@ -171,7 +174,7 @@ def _scan_trees(
     reliable_devices = _reliable_devices()
     remaining = limit
     for tree in trees:
-        pending = [_PendingFolder(tree, _enclosing_repository(tree))]
+        pending = [_PendingFolder(tree, _enclosing_repository(scope, tree))]
         while pending:
             folder = pending.pop()
             try:
@@ -200,8 +203,11 @@ def _scan_trees(
             yield folder.path, scan
 
 
-def _enclosing_repository(tree: str) -> str:
-    """Return the outermost `.git` folder of a path, or an empty string."""
+def _enclosing_repository(scope: Scope, tree: str) -> str:
+    """Return the git folder that contains a path: that of the scope's own worktree, or the outermost `.git`."""
+    for own_folder in filter(None, (scope.git_dir, scope.common_git_dir)):
+        if f"{tree}/".startswith(f"{own_folder}/"):
+            return own_folder
     parts = tree.split("/")
     depth = next((n for n, part in enumerate(parts, 1) if git_paths.is_git_folder_name(part)), 0)
     return "/".join(parts[:depth])
@@ -246,7 +252,7 @@ def _guarded_git_kind(
         return PathKind.LINK
     if kind is not PathKind.LINK and git_paths.is_live(relative, is_folder=kind is PathKind.FOLDER):
         return None
-    is_obeyed = has_git_name or git_paths.is_git_path(relative)
+    is_obeyed = has_git_name or folder.repository == scope.git_dir or git_paths.is_git_path(relative)
     return PathKind.PROTECTED if is_obeyed and found.get(folder.path) is not PathKind.PROTECTED else None
 
 

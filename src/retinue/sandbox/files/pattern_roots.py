@@ -50,7 +50,7 @@ def lookup_root(scope: Scope, parts: tuple[str, ...], access: FileAccess = "read
     root = path_components(scope.root)
     if _stays_below(parts, root):
         return root
-    patterns = scope.patterns_for(access, "/" + "/".join(parts))
+    patterns = (*scope.patterns_for(access, "/" + "/".join(parts)), *scope.own_git_patterns)
     enclosing = [found.folder for found in map(pattern_root, patterns) if _stays_below(parts, found.folder)]
     return max(enclosing, key=len, default=root if parts[: len(root)] == root else None)
 

@@ -82,7 +82,9 @@ class Repository(Struct, frozen=True, kw_only=True):
             return None
         for name in names:
             git_dir = os.path.join(worktrees_folder, name)
-            gitdir_line = None if os.path.islink(git_dir) else _first_line(os.path.join(git_dir, "gitdir"))
+            gitdir_line = (
+                None if os.path.islink(git_dir) else read_first_line(os.path.join(git_dir, "gitdir"))
+            )
             if (
                 gitdir_line
                 and os.path.realpath(os.path.dirname(os.path.join(git_dir, gitdir_line))) == worktree
@@ -115,10 +117,10 @@ def _linked_repository(folder: str, pointer: str) -> Repository:
 
     The repository must know the worktree: otherwise any folder could claim any repository as its own.
     """
-    gitdir_line = (_first_line(pointer) or "").removeprefix("gitdir:").strip()
+    gitdir_line = (read_first_line(pointer) or "").removeprefix("gitdir:").strip()
     git_dir = os.path.realpath(os.path.join(folder, gitdir_line))
     common_dir = os.path.realpath(
-        os.path.join(git_dir, _first_line(os.path.join(git_dir, "commondir")) or "")
+        os.path.join(git_dir, read_first_line(os.path.join(git_dir, "commondir")) or "")
     )
     is_known = (
         gitdir_line
@@ -152,7 +154,12 @@ def _parent_folders(folder: str) -> Iterator[str]:
         folder = parent
 
 
-def _first_line(path: str) -> str | None:
+def is_on_branch(git_dir: str) -> bool:
+    """Return whether new commits in this working folder belong to a branch."""
+    return (read_first_line(os.path.join(git_dir, "HEAD")) or "").startswith("ref: refs/heads/")
+
+
+def read_first_line(path: str) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

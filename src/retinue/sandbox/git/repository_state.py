@@ -13,8 +13,9 @@ from msgspec import Struct
 from retinue.domain.permissions import git_paths
 from retinue.sandbox.files.messages import printable_path
 from retinue.sandbox.git.index_check import unsafe_index_reason
+from retinue.sandbox.git.repository import read_first_line
 
-_HEAD, _INDEX, _CONFIG = "HEAD", "index", "config"
+_HEAD, _INDEX, _CONFIG, _COMMON_DIR = "HEAD", "index", "config", "commondir"
 _HEAD_CONTENT = re.compile(r"ref: refs/[^\0\n]+\n?|[0-9a-f]{40}(?:[0-9a-f]{24})?\n?")
 _SHA256_SETTING = re.compile(rb"(?im)^\s*objectformat\s*=\s*sha256\s*$")
 _MAX_SMALL_FILE_BYTES = 65_536
@@ -74,8 +75,10 @@ def _check_index(repository: str, path: str) -> str:
 
 
 def _uses_sha256(repository: str) -> bool:
+    """Return whether the objects have SHA-256 names; a worktree's folder refers to the one with the settings."""
+    folder = os.path.join(repository, read_first_line(f"{repository}/{_COMMON_DIR}") or "")  # noqa: PTH118
     try:
-        return _SHA256_SETTING.search(_read_file(f"{repository}/{_CONFIG}")) is not None
+        return _SHA256_SETTING.search(_read_file(f"{folder}/{_CONFIG}")) is not None
     except OSError:
         return False
 

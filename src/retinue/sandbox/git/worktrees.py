@@ -17,14 +17,12 @@ from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import subtree_pattern
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed, Refused, RetinueError
-from retinue.interfaces import Shell
+from retinue.interfaces import NewWorktree, Shell
 from retinue.sandbox.git.orphaned_worktrees import SESSION_GRACE_S, UnclaimedWorktrees
-from retinue.sandbox.git.repository import Repository, find_repository
+from retinue.sandbox.git.own_worktree import BRANCH_PREFIX
+from retinue.sandbox.git.repository import Repository, find_repository, is_on_branch
 
 GIT_TIMEOUT_S = 300.0
-BRANCH_PREFIX = "retinue"
-"""First component of the branch names: `retinue/<name>`."""
-
 _GIT_ENVIRONMENT = (
     "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0",
     "GIT_LFS_SKIP_SMUDGE=1", "GIT_OPTIONAL_LOCKS=0", "GIT_PAGER=cat", "GIT_EDITOR=false", "GIT_ASKPASS=false",
@@ -76,8 +74,8 @@ class Worktrees:
         self._find_sandbox_level = find_sandbox_level
         self._is_trusted = is_trusted
 
-    async def create(self, root: str, name: str) -> tuple[str, str] | None:
-        """Create a worktree and return its workspace and repository, or None outside a repository.
+    async def create(self, root: str, name: str) -> NewWorktree | None:
+        """Create a worktree, or return None outside a repository.
 
         The worktree is complete, or an error is raised and nothing is left behind.
         """
@@ -105,7 +103,8 @@ class Worktrees:
     async def remove(self, root: str, source: str) -> bool:
         """Remove a worktree; return False if it stays.
 
-        A worktree stays if it holds work that has not been merged elsewhere, or cannot be inspected.
+        A worktree stays if it holds changes, has no branch to hold its commits, or cannot be inspected. Its branch
+        stays if it holds commits that have not been merged elsewhere.
         """
         target = self.containing_worktree(root)
         if target is None or not os.path.isdir(target):
@@ -115,7 +114,7 @@ class Worktrees:
             if repo is None or not (git_dir := repo.worktree_git_dir(target)):
                 return False
             await self._check_git_allowed(repo.top_level)
-            if not await self._is_clean(repo, target, git_dir):
+            if not is_on_branch(git_dir) or not await self._is_clean(repo, target, git_dir):
                 return False
             _remove_tree(target)
             _remove_tree(git_dir)
@@ -178,13 +177,14 @@ class Worktrees:
             return False
         return not os.path.lexists(target)
 
-    async def _add_worktree(self, repo: Repository, root: str, target: str) -> tuple[str, str]:
+    async def _add_worktree(self, repo: Repository, root: str, target: str) -> NewWorktree:
         repo.create_writable_folders(BRANCH_PREFIX)
         branch = f"{BRANCH_PREFIX}/{os.path.basename(target)}"
         arguments = ("worktree", "add", "--quiet", "--no-track", "-b", branch, target, "HEAD")
         async with repo.lock():
             result = await self._run_git(repo, target, *arguments)
-        if result.exit_code != 0 or repo.worktree_git_dir(target) is None:
+        git_dir = repo.worktree_git_dir(target)
+        if result.exit_code != 0 or git_dir is None:
             raise _creation_error(repo, _git_failure_reason(result))
         workspace = target
         for part in os.path.relpath(root, repo.top_level).split("/"):
@@ -195,7 +195,11 @@ class Worktrees:
                 )
             Path(workspace).mkdir(exist_ok=True)
         self.unclaimed.mark_created(os.path.basename(target))
-        return workspace, repo.main_path
+        return NewWorktree(
+            folder=workspace,
+            repository=repo.main_path,
+            git_dir=git_dir if workspace == target else "",
+        )
 
     async def _roll_back(self, repo: Repository, target: str) -> None:
         git_dir = repo.worktree_git_dir(target)
