@@ -393,3 +393,18 @@ async def test_a_git_pointer_that_an_agent_changed_is_not_followed(
     assert not await repository.worktrees.remove(str(worktree), str(repository.path))
     assert worktree.exists()
     assert not (tmp_path / "mark").exists()
+
+
+async def test_commits_on_no_branch_keep_a_worktree_and_commits_on_a_branch_keep_the_branch(
+    repository: RepositoryFixture,
+):
+    """Shows: L026."""
+    worktrees = [await repository.create_worktree(name) for name in ("detached", "branch")]
+    run_git(worktrees[0], "checkout", "-q", "--detach")
+    for worktree in worktrees:
+        (worktree / "new.txt").write_text("work\n")
+        commit_all(worktree)
+    removed = [await repository.worktrees.remove(str(each), str(repository.path)) for each in worktrees]
+    assert removed == [False, True]
+    assert (worktrees[0] / "new.txt").read_text() == "work\n"
+    assert run_git(repository.path, "show", "retinue/branch:new.txt") == "work"

@@ -12,6 +12,7 @@ from strict_sandbox import RunInSandbox
 
 from retinue.domain.permissions.scope import Scope
 from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sandbox.git.failure_advice import git_failure_advice
 from retinue.sandbox.git.index_check import unsafe_index_reason
 from retinue.sandbox.git.safe_config import read_safe_config
 
@@ -181,6 +182,34 @@ def test_a_write_grant_for_the_git_folder_allows_changing_its_state(
     assert run_git(repository, "rev-parse", "v2") == run_git(repository, "rev-parse", "HEAD")
     assert (repository / ".git/MERGE_MSG").read_text() == "x\n"
     assert "x" not in run_git(repository, "config", "--list", "--local", "--name-only").split()
+
+
+@pytest.mark.parametrize(
+    "command", ["tag v2", "tag -d v1", "stash", "branch -D topic", "gc", "worktree add x", "config a.b c"]
+)
+def test_the_error_of_a_refused_git_command_says_what_to_do(
+    scope: Scope, repository: Path, run_in_sandbox: RunInSandbox, command: str
+):
+    run_git(repository, "branch", "topic")
+    (repository / "src/app.py").write_text("changed\n")
+    result = run_in_sandbox(scope, f"git {command}")
+    assert result.exit_code != 0
+    advice = git_failure_advice(result.output, scope)
+    assert advice is not None, result.output
+    assert "ask the user to add '.git/**' to paths.write" in advice
+    granted = replace(scope, write=(*scope.write, f"{repository}/.git/**"))
+    result = run_in_sandbox(granted, f"git {command}")
+    assert (result.exit_code == 0) == (command != "config a.b c"), result.output
+
+
+def test_other_errors_of_git_get_no_advice(scope: Scope, repository: Path, run_in_sandbox: RunInSandbox):
+    result = run_in_sandbox(
+        scope,
+        "git checkout nowhere; git branch main; git commit -qm x; touch .git/index.lock; git add .; git tag v1;"
+        " echo x > /usr/x; echo 'error: /data: Read-only file system'",
+    )
+    assert result.output.count("fatal: ") == 3
+    assert git_failure_advice(result.output, scope) is None
 
 
 def make_index(*paths: str, version: int = 2, extensions: bytes = b"") -> bytes:

@@ -14,6 +14,7 @@ from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope
 from retinue.domain.rules import subtree_pattern
 from retinue.errors import OutOfScope
 from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sandbox.git.failure_advice import git_failure_advice
 
 COMMIT = "echo two > two.txt && git add -A && git commit -qm two && git log --format=%s"
 
@@ -125,6 +126,41 @@ def test_git_is_not_available_once_the_worktree_and_its_repository_refer_to_anyt
     assert ["git does not work here" in each for each in result.notes] == [True]
     assert run_git(evil, "rev-parse", "main") == before
     assert run_git(evil, "status", "--short") == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tag v1", "stash", "branch -D other", "branch -m other third", "gc", "prune", "pack-refs --all --prune",
+        "worktree add --detach ../x", "worktree prune", "config user.name x", "notes add -m x", "remote add o x",
+        "update-ref refs/heads/main $(git commit-tree -m x main^{tree})",
+    ],
+)  # fmt: skip
+def test_other_git_commands_fail_with_advice_and_change_nothing(
+    worktree: WorktreeFixture, run_in_sandbox: RunInSandbox, command: str
+):
+    run_git(worktree.repository, "branch", "other")
+    (worktree.repository / "src/app.py").write_text("staged, and needed by the index of the user\n")
+    run_git(worktree.repository, "add", "-A")
+    before = read_files(worktree.repository / ".git")
+    scope = worktree.scope()
+    result = run_in_sandbox(scope, f"echo two > src/app.py; git {command}")
+    assert (result.exit_code == 0, result.notes) == (command == "worktree prune", ())
+    if result.exit_code:
+        advice = git_failure_advice(result.output, scope) or ""
+        assert advice.endswith(f"ask the user to do the rest in {worktree.common_dir}")
+    after = read_files(worktree.repository / ".git")
+    assert {path: after.get(path) for path in before} == before
+    assert [path for path in after if path not in before and "/objects/" not in path] == []
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the files below a folder, except for the index of the own worktree."""
+    return {
+        str(path): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.match("worktrees/own/index")
+    }
 
 
 @pytest.mark.parametrize("reason", ["deny", "ceiling", "operator", "read only", "part"])

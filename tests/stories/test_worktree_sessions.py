@@ -118,13 +118,32 @@ async def test_an_agent_commits_in_its_worktree_and_changes_nothing_else_in_the_
     assert run_git(repo, "fsck", "--strict") == ""
     assert run_git(repo, "status", "--porcelain") == ""
     assert read_unshared_git_files(repo, except_worktree=worktree.name) == before
-    listing = machine.tool_results(server.requests[2])[5]
+    listing, refused = machine.tool_results(server.requests[2])[5:7]
+    assert f"Commit to a branch instead of stashing; ask the user to do the rest in {repo}/.git]" in refused
     assert [name for name in ("a.txt", "mine", "refs/heads/mine") if name in listing.split()] == []
     git_dir = repo / ".git/worktrees" / worktree.name
     assert (git_dir / "commondir").read_text() == "../..\n"
     assert (git_dir / "gitdir").read_text() == f"{worktree}/.git\n"
     assert not (git_dir / "config.worktree").exists()
     assert (worktree / ".git").read_text() == f"gitdir: {git_dir}\n"
+
+
+async def test_an_agent_and_its_user_learn_how_to_allow_a_refused_git_command(machine: UserMachine):
+    create_workspace_repository(machine)
+    (machine.folder / "a.txt").write_text("two\n")
+    stash = tool_call_reply(("bash", {"command": "git stash"}))
+    async with machine.serve_models(
+        [stash, text_reply("I cannot."), stash, text_reply("Stashed.")]
+    ) as server:
+        for paths in ("", "paths: {write: ['**', '.git/**']}\n"):
+            machine.write_agent("maker", f"tools: [bash]\n{paths}")
+            run = (await machine("run", "--json", "--agent", "maker", "Stash")).json
+            shown = (await machine("sessions", "show", run["slug"], "--json")).json
+            advice = "ask the user to add '.git/**' to paths.write in this agent's definition"
+            result = machine.tool_results(server.requests[-1])[-1]
+            transcript = Path(shown["path"]).read_text()
+            assert (advice in result, advice in transcript) == (not paths, not paths)
+    assert run_git(machine.folder, "stash", "list") != ""
 
 
 def read_unshared_git_files(repo: Path, *, except_worktree: str = "") -> dict[str, bytes]:

@@ -186,6 +186,7 @@ def _own_git_mounts(own_git: OwnWorktree | None, *, is_repository_hidden: bool) 
         yield Mount(kind=MountKind.READ, target=path, source=path)
     if is_repository_hidden:
         yield Mount(kind=MountKind.SCRATCH_FOLDER, target=own_git.common_dir)
+        yield Mount(kind=MountKind.MOUNT_PARENT, target=own_git.git_dir.rpartition("/")[0])
         for path in own_git.shared_files():
             yield Mount(kind=MountKind.READ, target=path, source=path)
         for path, content in own_git.generated_files().items():

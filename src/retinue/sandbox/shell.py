@@ -17,6 +17,7 @@ from retinue.interfaces import Shell
 from retinue.sandbox import process
 from retinue.sandbox.bubblewrap import bubblewrap_command
 from retinue.sandbox.command import SandboxedCommand
+from retinue.sandbox.git.failure_advice import git_failure_advice
 from retinue.sandbox.landlock import landlock_command, unsandboxed_command
 from retinue.sandbox.output_capture import MAX_FILE_BYTES, OpenOutputFile
 from retinue.sandbox.probe import ProbeResult, SandboxProbe
@@ -49,7 +50,7 @@ def make_shell_factory(
                 lambda: sandbox_command(sandbox, scope, command, env, records_folder, monitor)
             )
             result = await process.run_command(prepared, timeout_s, _output_file_opener(private_tmp))
-            return _command_result(result, sandbox.level)
+            return _command_result(result, sandbox.level, scope)
 
         return run
 
@@ -115,7 +116,7 @@ def _discard_command(building: "asyncio.Future[SandboxedCommand]") -> None:
     building.get_loop().run_in_executor(None, command.clean_up)
 
 
-def _command_result(result: process.ProcessResult, level: SandboxLevel) -> CommandResult:
+def _command_result(result: process.ProcessResult, level: SandboxLevel, scope: Scope) -> CommandResult:
     if result.exit_code is None and not result.timed_out and not result.killed:
         message = " ".join(result.output.text().split())[:1000] or "no error message"
         raise Failed(
@@ -126,9 +127,12 @@ def _command_result(result: process.ProcessResult, level: SandboxLevel) -> Comma
     notes = result.notes
     if output.file_name and not output.is_file_complete:
         notes = (*notes, f"{output.file_name} contains only the first {MAX_FILE_BYTES // 1_000_000} MB")
+    text = output.text()
+    if level is SandboxLevel.STRICT and (advice := git_failure_advice(text, scope)):
+        notes = (*notes, advice)
     return CommandResult(
         exit_code=result.exit_code,
-        output=output.text(),
+        output=text,
         sandbox_level=level,
         duration_ms=result.duration_ms,
         timed_out=result.timed_out,
