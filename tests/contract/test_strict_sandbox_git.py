@@ -1,8 +1,10 @@
 """Git folders in the strict sandbox: git works, and a command cannot make the user's git run or overwrite anything."""
 
+import ctypes
 import hashlib
 import os
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from retinue.sandbox.git.failure_advice import git_failure_advice
 from retinue.sandbox.git.index_check import unsafe_index_reason
 from retinue.sandbox.git.safe_config import read_safe_config
 
+CLOSED = 0x10
+"""The kernel's event for a folder that a program has read and closed (IN_CLOSE_NOWRITE)."""
 LIVE = (
     "objects",
     "logs",
@@ -102,6 +106,32 @@ def test_a_branch_survives_a_failing_attempt_to_pack_or_delete_it(
     assert "packed-refs" in result.output
     assert run_git(repository, "rev-parse", "kept") == run_git(repository, "rev-parse", "HEAD")
     assert result.notes == ()
+
+
+def test_a_command_accepts_packed_refs_that_another_command_creates_while_its_sandbox_is_built(
+    scope: Scope, repository: Path, run_in_sandbox: RunInSandbox
+):
+    """The other command's file appears when the git folder has been scanned, before the rest of the workspace."""
+    packed_refs = repository / ".git/packed-refs"
+    for number in range(600):
+        (repository / f"src/{number}").mkdir()
+    libc = ctypes.CDLL(None)
+    inotify = libc.inotify_init1(os.O_CLOEXEC)
+    libc.inotify_add_watch(inotify, os.fsencode(packed_refs.parent), ctypes.c_uint32(CLOSED))
+
+    def create_after_scan() -> None:
+        os.read(inotify, 4096)
+        packed_refs.touch(exist_ok=False)
+
+    creation = threading.Thread(target=create_after_scan)
+    creation.start()
+    result = run_in_sandbox(scope, "git pack-refs --all --prune; git rev-parse main")
+    creation.join()
+    os.close(inotify)
+    assert "packed-refs: Device or resource busy" in result.output
+    assert result.notes == ()
+    assert packed_refs.read_bytes() == b""
+    assert run_git(repository, "rev-parse", "main") == run_git(repository, "rev-parse", "HEAD")
 
 
 @pytest.mark.parametrize("name", ["logs/HEAD", "index", "COMMIT_EDITMSG", "ORIG_HEAD", "refs/heads/topic"])
