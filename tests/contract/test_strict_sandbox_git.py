@@ -186,6 +186,30 @@ def test_a_repository_of_any_name_is_protected_like_a_git_folder(
     assert run_git(workspace / "store", "log", "--format=%s", "main") == "x"
 
 
+@pytest.mark.parametrize(
+    "folder",
+    [
+        ".git/objects/inner",
+        ".git/refs/heads/inner",
+        ".git/logs",
+        "new/.git/info/inner",
+        "store/objects/inner",
+    ],
+)
+def test_a_repository_that_a_command_hides_in_a_git_folder_gets_no_settings(
+    scope: Scope, repository: Path, run_in_sandbox: RunInSandbox, folder: str
+):
+    run_git(repository, "init", "-q", "--bare", "store")
+    result = run_in_sandbox(
+        scope,
+        f"git init -q new; mkdir -p {folder}/objects {folder}/refs/heads {folder}/hooks; cd {folder}; echo x > hooks/post-commit"
+        " && echo 'ref: refs/heads/main' > HEAD && printf '[core]\\nfsmonitor = evil\\n' > config && echo done",
+    )
+    assert result.output.endswith("done\n"), result.output
+    assert not (repository / folder / "config").exists()
+    assert not (repository / folder / "hooks").exists()
+
+
 def test_writing_a_file_of_a_repository_needs_an_approval(scope: Scope, repository: Path):
     run_git(repository, "init", "-q", "--bare", "store")
     (repository / "half/refs").mkdir(parents=True)

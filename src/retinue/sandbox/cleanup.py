@@ -85,7 +85,7 @@ def restore_path(path: str, snapshot: FileSnapshot) -> str | None:
 
 def _is_part_of_new_repository(path: str, snapshot: FileSnapshot, repositories: Iterable[str]) -> bool:
     """Return whether git itself puts this file into a repository that the command created."""
-    owner = next((each for each in repositories if path.startswith(f"{each}/")), None)
+    owner = max((each for each in repositories if path.startswith(f"{each}/")), key=len, default=None)
     if (
         owner is None
         or owner in snapshot.repositories

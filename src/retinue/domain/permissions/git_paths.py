@@ -79,6 +79,11 @@ def holds_references(relative: str) -> bool:
     return _is_below(relative, ("refs", "logs"))
 
 
+def holds_repositories(relative: str) -> bool:
+    """Return whether git keeps the repositories of submodules and linked worktrees here."""
+    return _is_below(relative, ("modules", "worktrees"))
+
+
 def is_control_path(relative: str) -> bool:
     """Return whether git obeys this path in any repository, also in one that is not called `.git`."""
     return (

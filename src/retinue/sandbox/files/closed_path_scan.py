@@ -89,7 +89,7 @@ class ScanResult(Struct, frozen=True, kw_only=True):
     folders: Mapping[str, FolderScan]
     """Folders that were entered, by real path."""
     repositories: tuple[str, ...]
-    """Git folders, whatever their names; not those inside another git folder."""
+    """Git folders, whatever their names; not those that git itself keeps inside another."""
 
 
 class NameFilter(Struct, frozen=True, kw_only=True):
@@ -140,6 +140,13 @@ class _PendingFolder(NamedTuple):
         return self.path[len(self.repository) + 1 :]
 
     @property
+    def is_managed_by_git(self) -> bool:
+        """Return whether this is a git folder, or one that git itself keeps inside another."""
+        return self.path == self.repository or (
+            bool(self.repository) and git_paths.holds_repositories(self.relative)
+        )
+
+    @property
     def candidates(self) -> _Candidates:
         if not self.repository:
             return _Candidates.NONE
@@ -179,7 +186,7 @@ def _scan_trees(
             folder = pending.pop()
             try:
                 scan = _cached_scan(folder.path, name_filter, reliable_devices, folder.candidates)
-                if scan.is_repository and not folder.repository:
+                if scan.is_repository and not folder.is_managed_by_git:
                     folder = _PendingFolder(folder.path, folder.path)
                     scan = _cached_scan(folder.path, name_filter, reliable_devices, folder.candidates)
             except OSError as error:
