@@ -68,6 +68,10 @@ def test_nothing_is_said_about_a_command_whose_files_are_its_arguments(command: 
         "diff <(sort a) b",
         "bash -c 'cat $1' x",
         "cat 'unclosed",
+        "PATH=sub ls",
+        "export PATH=sub; ls",
+        "printf -v PATH sub; ls",
+        "env LD_LIBRARY_PATH=sub ls",
         " ".join(f"word{number}" for number in range(300)),
     ],
 )
@@ -110,7 +114,8 @@ def test_the_folders_of_a_command_are_those_it_changes_to_one_after_the_other():
 def test_names_include_what_programs_read_by_default():
     for program, files in DEFAULT_FILES.items():
         assert set(files) <= set(used_names(f"cd sub && /usr/bin/{program} x"))
-    assert "a/b.py" in used_names("python -m a.b")
+    for options in ("", "-I ", "-X utf8 ", "-W ignore -Xdev "):
+        assert "a/b.py" in used_names(f"python3 {options}-m a.b")
     assert make_includes("include a.mk b/*.mk # x\n-include c\nsinclude $(X) d\nother e") == [
         "a.mk",
         "b/*.mk",

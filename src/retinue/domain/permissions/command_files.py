@@ -75,10 +75,14 @@ _FOLDER_ARGUMENT = re.compile(
     r"""["']?([^\s;|&<>()"'`$]+)"""
 )
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
-_MODULE_ARGUMENT = re.compile(r"(?<![\w.-])(?:python|pypy)[\d.]*\s+(?:-\w+\s+)*?-m\s*([A-Za-z_][\w.]*)")
+_MODULE_ARGUMENT = re.compile(
+    r"(?<![\w.-])(?:python|pypy)[\d.]*\s+(?:-[WX]\s+\S+\s+|-\w+\s+)*?-m\s*([A-Za-z_][\w.]*)"
+)
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*(?:'([^'\n]+)'|\"([^\"\n]+)\"|([\w.-]+))")
 _REDIRECTION = re.compile(r"[<>]+(?:(&(?:\d+|-))|[|&]?[ \t]*)")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_SEARCH_PATH = re.compile(r"(?:LD_\w+|(?:\w+_)?PATH)(?:\+?=.*)?", re.DOTALL)
+"""A variable that decides which file a program or library of a certain name is."""
 _WRAPPER_ARGUMENT = re.compile(r"-.*|\d[\d.]*[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
 _SHELL_COMMAND_OPTION = re.compile(r"-[a-z]*c")
 _RECURSIVE_OPTION = re.compile(r"-[A-Za-z]*[rR][A-Za-z]*|--recursive|--dereference-recursive|-a|--archive")
@@ -162,7 +166,8 @@ def _unpredictable_program(command: str, depth: int) -> str | None:
     is_too_long = (
         len(possible_file_names(command)) > MAX_WORDS or len(working_folders(command)) >= MAX_FOLDERS
     )
-    if is_dynamic or is_too_long or depth > MAX_NESTED:
+    has_search_path = any(_SEARCH_PATH.fullmatch(word) for words in commands for word in words)
+    if is_dynamic or is_too_long or has_search_path or depth > MAX_NESTED:
         return ""
     for words in commands:
         rest = _without_wrappers(words)
