@@ -312,3 +312,37 @@ async def test_spawn_leaves_its_result_in_the_transcript_of_the_parent(machine: 
     (row,) = (await machine("inbox", "--json")).json
     assert (row["delivery"], row["recipient"]) == ("delivered", parent["slug"])
     assert (await machine("doctor")).code == 0
+
+
+async def test_the_result_of_a_child_started_from_python_is_in_the_transcript_of_the_parent(
+    machine: UserMachine,
+):
+    machine.write_agent("helper", "", "You help.\n")
+    async with (
+        machine.serve_models([text_reply("Hello."), text_reply("The lock is missing.")]) as server,
+        machine.open() as app,
+    ):
+        parent = await app.run("Begin.")
+        await spawn_and_wait(app, parent.slug, "helper", "Find it.")
+        assert Path(parent.transcript_path).read_text().count("The lock is missing.") == 1
+        assert len(server.requests) == 2
+        await app.sessions.delete(parent.slug)
+
+
+async def test_a_result_that_could_not_be_written_is_added_by_the_next_process_that_resumes_work(
+    machine: UserMachine,
+):
+    machine.write_agent("helper", "", "You help.\n")
+    async with machine.serve_models([text_reply("Hello."), text_reply("The lock is missing.")]):
+        parent = (await machine("run", "--json", "Begin.")).json
+        transcript = Path(parent["path"])
+        before_draft = transcript.read_text()
+        transcript.write_text(before_draft + "An unsent thought")
+        await machine("spawn", "--parent", parent["slug"], "--agent", "helper", "Find it.")
+        assert transcript.read_text() == before_draft + "An unsent thought"
+        transcript.write_text(before_draft)
+        await machine("runs", "resume")
+        await machine("runs", "resume")
+    assert transcript.read_text().count("The lock is missing.") == 1
+    (row,) = (await machine("inbox", "--json")).json
+    assert row["delivery"] == "delivered"

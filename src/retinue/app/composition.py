@@ -20,6 +20,7 @@ from retinue.runtime import recovery, run_control
 from retinue.runtime.agent_loop import fail_run, run_agent_loop
 from retinue.runtime.approvals import AnswerDeferred
 from retinue.runtime.disk_full import requeue_disk_waiters
+from retinue.runtime.idle_announcements import write_idle_announcements
 from retinue.runtime.interrupt_registry import InterruptRegistry
 from retinue.runtime.interrupts import apply_requested_interruptions
 from retinue.runtime.run_creation import claim_run
@@ -73,6 +74,7 @@ def scheduler_callbacks(
         find_resumable_runs=expire_approvals_and_find_resumable_runs,
         requeue_runs_of_dead_processes=requeue_runs_of_dead_processes,
         notify_watchers=WatcherNotifier(context).notify_watchers,
+        write_announcements=lambda: write_idle_announcements(context),
         wake_overdue_runs=wake_overdue,
         record_alive=record_alive,
         has_changes=has_changes,

@@ -1,7 +1,6 @@
 """The inbox: status and results of delegated tasks, and what a person can do with them."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
@@ -18,9 +17,9 @@ from retinue.domain.delivery import (
 from retinue.domain.event import Event
 from retinue.domain.run import LIVE_STATUSES, Run, Status, iso_timestamp_seconds
 from retinue.domain.session import Session
-from retinue.domain.transcript import Message, Notice
+from retinue.domain.transcript import Message
 from retinue.domain.watch import Interjection, interjection_inbox_row, interjection_text
-from retinue.errors import Conflict, NotFound, SessionLocked, UsageError
+from retinue.errors import Conflict, NotFound, UsageError
 from retinue.interfaces import Transaction
 from retinue.runtime.child_report import format_report, make_nonce
 from retinue.runtime.inbox import RunDelivery, pair_with_runs, pending_inbox_rows
@@ -128,36 +127,6 @@ class InboxService:
             lambda tx: _result_row(RunDelivery(run, tx.get_delivery(delivery.id)), tx)
         )
         return self._add_display_names([row])[0] | outcome
-
-    async def write_announcements(self, session_id: str) -> None:
-        """Write the results of `retinue spawn` to the parent's transcript, if it is idle.
-
-        Otherwise the parent's run reads them, or its next one.
-        """
-
-        def pending_results(tx: Transaction) -> list[Delivery]:
-            if tx.find_runs(session=session_id, status=LIVE_STATUSES, limit=1):
-                return []
-            pending = tx.find_deliveries(
-                session=session_id, state=[DeliveryState.PENDING], answers_call=False
-            )
-            return [each for each in pending if not each.requester_run]
-
-        context = self._context
-        if not (pending := await context.ledger.read(pending_results)):
-            return
-        session = await context.store.find(session_id)
-        at = iso_timestamp_seconds(context.clock.now())
-        with suppress(SessionLocked):
-            async with context.store.open(session) as conversation:
-                if conversation.typed_text().strip():
-                    return
-                await conversation.append(
-                    *(Notice(id=each.id, topic="announcement", text=each.text, at=at) for each in pending)
-                )
-                await conversation.write_idle_prompt()
-            await mark_delivered(pending, context.runtime)
-            self._emit_file_changed(session)
 
     async def _append_once(self, message: Message, session: Session, *, source_id: str) -> str | None:
         """Append a message unless it is already there; return the id of the existing entry, if any."""

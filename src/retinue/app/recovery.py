@@ -17,6 +17,7 @@ from retinue.errors import Conflict
 from retinue.interfaces import Transaction
 from retinue.runtime import recovery, run_control
 from retinue.runtime.crash_suspects import resume_orphaned_runs
+from retinue.runtime.idle_announcements import write_idle_announcements
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_end import announce_discarded_results, delete_temporary_sessions
 from retinue.runtime.session_scope import load_definition
@@ -29,11 +30,12 @@ CONTINUE_PROMPT = (
 
 
 async def clean_up_before_resuming(context: AppContext) -> None:
-    """Expire approvals, delete temporary sessions, and requeue runs of dead processes, before runs are resumed."""
+    """Finish what dead processes left: approvals, temporary sessions, results not written yet, and claimed runs."""
     runtime = context.runtime
     await run_control.expire_approvals(runtime, is_alive=context.is_owner_alive, take_over=False)
     await delete_temporary_sessions(runtime)
     await recovery.requeue_runs_of_dead_processes(runtime, context.is_owner_alive)
+    await write_idle_announcements(runtime)
     if context.daemon.link is not None:
         await context.daemon.link.wait_for_final_events(context.is_owner_alive)
 
@@ -139,6 +141,7 @@ async def _continue_ended_run(run: Run, context: AppContext, model: str | None) 
         role=run.request.role,
         trigger=COMMAND_TRIGGER,
         inbox=await _parent_session_id(run, context),
+        announce_to=run.request.announce_to,
     )
     return await create_run(
         request,

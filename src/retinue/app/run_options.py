@@ -74,8 +74,8 @@ class SpawnOptions(Struct, frozen=True, kw_only=True):
     trigger: str = COMMAND_TRIGGER
     """What caused the request.
 
-    Anything but `command` (a slash command or key in a conversation) delivers the result to the parent's
-    inbox.
+    The result of a `command` is added to the parent's transcript. Anything else (a slash command or key in a
+    conversation) delivers it to the parent's inbox.
     """
     in_conversation: bool = False
     """Give the child the workspace rights of the parent session, limited by its definition and all ceilings.

@@ -32,6 +32,7 @@ from retinue.domain.side_effect import SideEffect
 from retinue.errors import NotFound
 from retinue.interfaces import Transaction
 from retinue.runtime import run_control
+from retinue.runtime.idle_announcements import write_idle_announcements
 from retinue.runtime.interrupts import interrupt_run
 from retinue.runtime.recovery import live_descendants
 
@@ -121,7 +122,8 @@ class RunService:
     async def wait(self, run_id: str) -> Run:
         """Wait until no run in the tree of this one is active: it has ended, or needs a person.
 
-        If another live process executes the tree's root, only this run and its descendants count.
+        If another live process executes the tree's root, only this run and its descendants count. The result of a
+        child that a person started is then in its parent's transcript, unless the parent is working.
 
         Returns:
             The run as it is then.
@@ -139,6 +141,8 @@ class RunService:
                 partial(_with_tree_activity, run, is_run_by_daemon=self._context.daemon.link is not None)
             )
             if run.status is not Status.RUNNING and (not is_active or await self._is_finished_branch(run)):
+                if run.status.is_final and run.request.announce_to:
+                    await write_idle_announcements(self._context.runtime, session=run.request.announce_to)
                 await self._wait_for_daemon_events()
                 return (
                     (await self._with_current_paths([run]))[0]
@@ -227,12 +231,14 @@ class RunService:
         """
         run = await self.find(ref)
         async with self._context.session_locks.hold(run.session_id):
-            return await run_control.cancel_run(
+            cancelled = await run_control.cancel_run(
                 run.id,
                 self._context.runtime,
                 is_alive=self._context.is_owner_alive,
                 keep_background=keep_background,
             )
+        await write_idle_announcements(self._context.runtime)
+        return cancelled
 
     async def interrupt(self, ref: str) -> Run:
         """Ask a run and its children to end with a summary of what they have so far.

@@ -1,8 +1,10 @@
 """Start runs in a new session, in an existing one, or as a child of a session."""
 
+import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from retinue.app.composition import check_model
@@ -17,11 +19,12 @@ from retinue.domain.run import LIVE_STATUSES, Run, RunRequest
 from retinue.domain.session import Session
 from retinue.domain.transcript import Message
 from retinue.domain.workspace import Isolation
-from retinue.errors import BadDefinition, Failed, NotFound, Refused, UsageError
+from retinue.errors import BadDefinition, Failed, NotFound, Refused, SessionLocked, UsageError
 from retinue.runtime import run_control
 from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.child_workspace import apply_workspace_override
 from retinue.runtime.exit_tools import validate_exit_tools
+from retinue.runtime.open_conversation import LOCK_RETRIES, LOCK_RETRY_SECONDS
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.session_scope import load_definition
 from retinue.runtime.spawn import create_session, spawn_child
@@ -115,7 +118,7 @@ async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Ru
         source="subagent",
         trigger=options.trigger,
         inbox="" if options.trigger == COMMAND_TRIGGER else parent.id,
-        announce_to="" if options.in_conversation or options.trigger != COMMAND_TRIGGER else parent.id,
+        announce_to=parent.id if options.trigger == COMMAND_TRIGGER else "",
         label=options.label or options.description,
         model=options.model,
         deadline_seconds=options.timeout_s,
@@ -256,7 +259,7 @@ async def _task_text(
             raise UsageError(f"{session.slug} has an active run. Give a text to queue a message behind it.")
         return text
     if text is not None:
-        await context.store.check_unlocked(session)
+        await _check_unlocked(session, context)
         return text
     async with context.store.open(session) as conversation:
         if (typed_text := conversation.typed_text()).strip():
@@ -269,6 +272,16 @@ async def _task_text(
             return last_entry.text
     path = f"{session.path}/session.md"
     raise UsageError(f"No text at the end of {path}. Write below its last line, or give TEXT.")
+
+
+async def _check_unlocked(session: Session, context: AppContext) -> None:
+    """Raise SessionLocked if a process keeps the session open; one that adds a result holds it only for a moment."""
+    for _ in range(LOCK_RETRIES):
+        with suppress(SessionLocked):
+            await context.store.check_unlocked(session)
+            return
+        await asyncio.sleep(LOCK_RETRY_SECONDS)
+    await context.store.check_unlocked(session)
 
 
 def _workspace_policy(

@@ -229,8 +229,6 @@ async def spawn(  # noqa: PLR0913  (one parameter per option of the command)
         label=label,
     )
     finished = await follow_run(app, terminal, lambda: app.runs.spawn(task, options))
-    if finished.status.is_final and finished.request.announce_to:
-        await app.inbox.write_announcements(finished.request.announce_to)
     return await print_result(app, terminal, finished)
 
 

@@ -43,23 +43,28 @@ class OpenConversation:
         return None if self._manager is None else await self._manager.__aexit__(kind, error, trace)
 
     async def _open_with_retry(self, session: Session) -> Conversation:
-        """Open the conversation, retrying briefly if it is locked.
+        """Open the conversation.
 
         The ledger assigned the session to this run, so another holder of the folder's lock only reads it.
         """
-        retries_left = LOCK_RETRIES
-        while True:
-            manager = self._attempt.context.store.open(session)
-            try:
-                conversation = await manager.__aenter__()
-            except SessionLocked:
-                if not retries_left:
-                    raise
-                retries_left -= 1
-                await asyncio.sleep(LOCK_RETRY_SECONDS)
-                continue
-            self._manager = manager
-            return conversation
+        self._manager, conversation = await enter_with_retry(session, self._attempt.context)
+        return conversation
+
+
+async def enter_with_retry(
+    session: Session, context: RuntimeContext
+) -> tuple[AbstractAsyncContextManager[Conversation], Conversation]:
+    """Open a conversation, retrying briefly if it is locked; the caller exits the returned context manager."""
+    retries_left = LOCK_RETRIES
+    while True:
+        manager = context.store.open(session)
+        try:
+            return manager, await manager.__aenter__()
+        except SessionLocked:
+            if not retries_left:
+                raise
+            retries_left -= 1
+            await asyncio.sleep(LOCK_RETRY_SECONDS)
 
 
 async def _find_origin_session(run: Run, context: RuntimeContext) -> Session:

@@ -25,6 +25,10 @@ async def _no_overdue_runs() -> None:
     """Default without timeouts."""
 
 
+async def _no_announcements() -> None:
+    """Default without announcements."""
+
+
 def _always_changed() -> bool:
     return True
 
@@ -48,6 +52,8 @@ class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
     """Requeue the runs of dead processes; called while runs are queued."""
     notify_watchers: Callable[[Collection[str]], Awaitable[bool]] = _no_watchers
     """Notify watchers of activity and of the runs that ended; True if there is more to notify of soon."""
+    write_announcements: Callable[[], Awaitable[None]] = _no_announcements
+    """Write results to the transcripts of idle sessions; called after runs have ended."""
     wake_overdue_runs: Callable[[], Awaitable[None]] = _no_overdue_runs
     """Resume runs whose wake time has come."""
     record_alive: Callable[[], None] = lambda: None
@@ -340,6 +346,8 @@ class LocalWorker:
         ended, self._ended = self._ended, set[str]()
         try:
             with suppress(RetinueError):
+                if ended:
+                    await self._started_callbacks().write_announcements()
                 self._watchers_pending = await self._started_callbacks().notify_watchers(ended)
         finally:
             self._notifying_watchers = False

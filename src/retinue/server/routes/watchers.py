@@ -159,7 +159,7 @@ async def stop_watchers(
     "POST",
     "/api/sessions/{ref}/children",
     right=ApiPermission.RUN,
-    summary="Start a child of a session with its own task. If a slash command or a key started it, its result goes to the inbox.",
+    summary="Start a child of a session with its own task. Its result is added to the session's transcript, or, if a slash command or a key started it, to the inbox.",
     body=ChildBody,
     response=RunDetails,
     request_example={
