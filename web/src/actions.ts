@@ -1,7 +1,7 @@
 /** User actions: each makes one request and applies the answer to the page. */
 
 import { api } from "./api.ts";
-import { updateDraft } from "./drafts.ts";
+import { forgetDraft, stopSavingDraft, updateDraft } from "./drafts.ts";
 import { nextUserMessageId } from "./transcript.ts";
 import { connectStream } from "./event-stream.ts";
 import type { Approval, ApprovalDecision, InboxItem, Message, Session } from "./api-types.ts";
@@ -101,13 +101,22 @@ export async function renameSession(session: Session, name: string): Promise<voi
   if (changed) upsertSession(changed);
 }
 
-export async function deleteSession(session: Session): Promise<void> {
-  const deleted = await tryOrReport(() => api.deleteSession(session.session_id));
+/** Delete a session; with `purge`, for good. */
+export async function deleteSession(session: Session, purge: boolean): Promise<void> {
+  dialog.value = null;
+  if (purge) await stopSavingDraft(session.session_id);
+  const deleted = await tryOrReport(() => api.deleteSession(session.session_id, purge));
   if (!deleted) return;
   removeSession(session.session_id);
+  if (purge) forgetDraft(session.session_id);
   if (openSessionId.value === session.session_id) showHome();
+  const restoreId = deleted.restore_id;
+  if (restoreId === null) {
+    showToast(`${sessionTitle(session)} was deleted for good.`);
+    return;
+  }
   const undo = async (): Promise<void> => {
-    const restored = await tryOrReport(() => api.restoreSession(deleted.restore_id));
+    const restored = await tryOrReport(() => api.restoreSession(restoreId));
     if (!restored) return;
     upsertSession(restored);
     showSession(restored.session_id);
@@ -115,10 +124,13 @@ export async function deleteSession(session: Session): Promise<void> {
   showToast(`${sessionTitle(session)} was deleted.`, { action: { label: "Undo", run: () => void undo() } });
 }
 
-export async function clearSession(session: Session): Promise<void> {
+/** Remove all messages of a session; with `purge`, for good. */
+export async function clearSession(session: Session, purge: boolean): Promise<void> {
   dialog.value = null;
-  const cleared = await tryOrReport(() => api.clearSession(session.session_id));
+  if (purge) await stopSavingDraft(session.session_id);
+  const cleared = await tryOrReport(() => api.clearSession(session.session_id, purge));
   if (!cleared) return;
+  if (purge) forgetDraft(session.session_id);
   upsertSession(cleared);
   if (openSessionId.value === session.session_id) await conversation.reloadConversation();
   showToast(`${sessionTitle(session)} is empty now.`);

@@ -52,6 +52,20 @@ export async function removeSentDraft(session: string, sent: string): Promise<vo
   if (draft.saved) await saveDraft(session);
 }
 
+/** Save the unsent text no more, until it changes again: nothing of it may be written during or after a purge. */
+export async function stopSavingDraft(session: string): Promise<void> {
+  const draft = drafts.get(session);
+  clearTimeout(draft?.timer);
+  await draft?.saving;
+}
+
+/** Remove the unsent text of a purged session from this browser. */
+export function forgetDraft(session: string): void {
+  clearTimeout(drafts.get(session)?.timer);
+  drafts.delete(session);
+  writeLocalDraft(session, "");
+}
+
 async function saveDraft(session: string): Promise<void> {
   const draft = draftOf(session);
   const text = draft.text;

@@ -6,7 +6,7 @@ import type { Agent, Approval, Health, InboxItem, Session } from "./api-types.ts
 
 export type Connection = "opening" | "open" | "lost" | "unauthorized";
 export type Panel = "runs" | "inbox" | null;
-export type Dialog = { kind: "keys" } | { kind: "new" } | { kind: "clear"; session: Session } | null;
+export type Dialog = { kind: "keys" } | { kind: "new" } | { kind: "clear" | "delete"; session: Session } | null;
 export type Theme = "auto" | "light" | "dark";
 
 export interface Toast {

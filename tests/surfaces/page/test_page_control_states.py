@@ -56,7 +56,7 @@ async def deny_approvals(daemon: PageDaemon) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("screen", ["conversation", "dialog", "menu"])
+@pytest.mark.parametrize("screen", ["conversation", "dialog", "removal", "menu"])
 async def test_controls_are_readable_in_every_state(daemon: PageDaemon, scheme: str, screen: str):
     async with daemon.open_page(1440, 1000, color_scheme=scheme) as window:
         await open_approval(daemon, window, f"{screen}-{scheme}")
@@ -64,6 +64,9 @@ async def test_controls_are_readable_in_every_state(daemon: PageDaemon, scheme: 
             await window.page.keyboard.press("Escape")
             await window.page.keyboard.press("n")
             await window.expect("new-dialog").to_be_visible()
+        elif screen == "removal":
+            await window.click_menu("delete")
+            await window("purge").check()
         elif screen == "menu":
             await window.page.locator(".head").locator('[data-test="session-menu-open"]').click()
         else:

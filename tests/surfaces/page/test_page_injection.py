@@ -363,6 +363,8 @@ async def test_payloads_in_names_of_sessions_and_agents_are_shown_as_text(daemon
         await window.expect("no-matches").to_contain_text("<img src=x onerror=alert(1)>")
         await window("search").fill("")
         await window.click_menu("delete")
+        await window.expect("delete-dialog").to_contain_text(NAMES[-1])
+        await window("delete-yes").click()
         await window.expect(window("toast").last).to_contain_text(NAMES[-1])
 
 

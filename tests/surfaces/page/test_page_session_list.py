@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from page_fixture import BrowserPage, PageDaemon
 from playwright.async_api import Locator
 
@@ -179,6 +180,8 @@ async def test_a_session_is_renamed_cleared_deleted_and_restored(daemon: PageDae
         assert await daemon.call_api("GET", f"{path}/entries") == []
 
         await window.click_menu("delete")
+        await window.expect("consequence").to_contain_text("can be restored for 30 days")
+        await window("delete-yes").click()
         await window.expect("session-row", session=session["session_id"]).to_have_count(0)
         await window.expect(window("toast").last).to_contain_text("A better name was deleted")
         assert not Path(session["path"]).exists()
@@ -186,6 +189,51 @@ async def test_a_session_is_renamed_cleared_deleted_and_restored(daemon: PageDae
         await window.expect("title").to_have_text("A better name")
         await window.expect("session-row", session=session["session_id"]).to_be_visible()
         assert Path(session["path"]).exists()
+
+
+def files_with(word: str, home: Path) -> list[str]:
+    """Return the files of the home that contain a word."""
+    found = [path for path in home.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
+    return sorted(path.name for path in found)
+
+
+@pytest.mark.parametrize("action", ["delete", "clear"])
+async def test_removing_the_words_everywhere_leaves_them_in_no_file_of_the_home_or_the_browser(
+    daemon: PageDaemon, action: str
+):
+    word = f"quixotic{action}"
+    session = await daemon.create_session("executor", name=f"To {action}")
+    session_id = session["session_id"]
+    task = daemon.script_task(f"Say {word}.", text_reply(f"I say {word}."))
+    await daemon.send_message(session_id, task)
+    async with daemon.open_page() as window:
+        await window.open_session(session_id)
+        await window("composer").fill(f"An unsent {word}")
+        await window.click_menu(action)
+        await window.expect(f"{action}-dialog").to_contain_text("Also remove the words everywhere")
+        await window.expect("purge").not_to_be_checked()
+        await window.expect(f"{action}-yes").to_have_text(action.capitalize())
+        await window("purge").check()
+        await window.expect("consequence").to_contain_text("This cannot be undone")
+        await window.expect(f"{action}-yes").to_have_text(f"{action.capitalize()} for good")
+        await window("remove-no").click()
+        assert files_with(word, daemon.home)
+
+        await window.click_menu(action)
+        await window.expect("purge").not_to_be_checked()
+        await window("purge").check()
+        await window(f"{action}-yes").click()
+        if action == "delete":
+            await window.expect(window("toast").last).to_contain_text("To delete was deleted for good")
+            await window.expect("toast-action").to_have_count(0)
+            await window.expect("session-row", session=session_id).to_have_count(0)
+        else:
+            await window.expect("empty-conversation").to_be_visible()
+            await window.expect("title").to_have_text("To clear")
+        await window.page.reload()
+        await window.expect("sessions").to_be_visible()
+        assert files_with(word, daemon.home) == []
+        assert word not in await window.page.evaluate("JSON.stringify(localStorage)")
 
 
 async def test_escape_keeps_the_old_name_and_an_empty_name_removes_it(daemon: PageDaemon):

@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useCallback, useRef } from "preact/hooks";
-import { controlRun, deleteSession, renameSession, showHome, showSession, togglePin } from "../actions.ts";
+import { controlRun, renameSession, showHome, showSession, togglePin } from "../actions.ts";
 import { isStartLoaded } from "../transcript.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { activeRunOf, canResume, type RunView } from "../runs.ts";
@@ -72,7 +72,7 @@ function ConversationHeader({ session }: { session: Session }): JSX.Element {
           { label: session.pinned_at ? "Unpin" : "Pin", icon: "pin", onSelect: () => void togglePin(session), testId: "pin" },
           ...watcherMenuItems(session),
           { label: "Clear", icon: "eraser", onSelect: () => (dialog.value = { kind: "clear", session }), testId: "clear" },
-          { label: "Delete", icon: "trash", onSelect: () => void deleteSession(session), isDestructive: true, testId: "delete" },
+          { label: "Delete", icon: "trash", onSelect: () => (dialog.value = { kind: "delete", session }), isDestructive: true, testId: "delete" },
         ]}
       />
     </header>

@@ -1,9 +1,9 @@
-/** The modal dialogs: shortcuts, new session, clear session. */
+/** The modal dialogs: shortcuts, new session, clear or delete a session. */
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { clearSession, startNewSession } from "../actions.ts";
+import { clearSession, deleteSession, startNewSession } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Session } from "../api-types.ts";
 import { agents, currentAgent, dialog } from "../store.ts";
@@ -16,7 +16,7 @@ export function Dialogs(): JSX.Element | null {
   if (!current) return null;
   if (current.kind === "keys") return <ShortcutsDialog />;
   if (current.kind === "new") return <NewSessionDialog />;
-  return <ClearSessionDialog session={current.session} />;
+  return <RemoveSessionDialog kind={current.kind} session={current.session} />;
 }
 
 function ModalDialog({ label, children, testId }: { label: string; children: ComponentChildren; testId: string }): JSX.Element {
@@ -105,14 +105,40 @@ function NewSessionDialog(): JSX.Element {
   );
 }
 
-function ClearSessionDialog({ session }: { session: Session }): JSX.Element {
+interface RemovalText {
+  verb: string;
+  consequence: string;
+  purgeConsequence: string;
+}
+
+const REMOVALS: Record<"clear" | "delete", RemovalText> = {
+  clear: {
+    verb: "Clear",
+    consequence: "All messages are removed. The session, its name and its folder are kept, and a copy of the messages stays in the folder.",
+    purgeConsequence: "All messages and sub-agents of this session are removed from every file at once. The session and its name are kept. This cannot be undone.",
+  },
+  delete: {
+    verb: "Delete",
+    consequence: "The session moves to the trash. It can be restored for 30 days.",
+    purgeConsequence: "The session and its sub-agents are removed from every file at once. This cannot be undone.",
+  },
+};
+
+/** Confirm that a session is deleted or cleared, with the choice to purge it. */
+function RemoveSessionDialog({ kind, session }: { kind: "clear" | "delete"; session: Session }): JSX.Element {
+  const purge = useSignal(false);
+  const { verb, consequence, purgeConsequence } = REMOVALS[kind];
+  const confirm = (): void => void (kind === "clear" ? clearSession(session, purge.value) : deleteSession(session, purge.value));
   return (
-    <ModalDialog label="Clear" testId="clear-dialog">
-      <h2>Clear {sessionTitle(session)}?</h2>
-      <p>All messages are removed. The session, its name and its folder are kept.</p>
+    <ModalDialog label={verb} testId={`${kind}-dialog`}>
+      <h2>{verb} {sessionTitle(session)}?</h2>
+      <p data-test="consequence" aria-live="polite">{purge.value ? purgeConsequence : consequence}</p>
+      <label class="dialog-choice">
+        <input type="checkbox" data-test="purge" checked={purge.value} onChange={(event) => (purge.value = event.currentTarget.checked)} /> Also remove the words everywhere
+      </label>
       <p class="dialog-actions">
-        <button type="button" class="button" onClick={() => (dialog.value = null)}>Cancel</button>
-        <button type="button" class="button primary" data-test="clear-yes" onClick={() => void clearSession(session)}>Clear</button>
+        <button type="button" class="button" data-test="remove-no" onClick={() => (dialog.value = null)}>Cancel</button>
+        <button type="button" class="button primary" data-test={`${kind}-yes`} onClick={confirm}>{purge.value ? `${verb} for good` : verb}</button>
       </p>
     </ModalDialog>
   );

@@ -1,7 +1,7 @@
 /** The session list at the left: grouped by agent, pinned sessions first, with a search. */
 
 import type { JSX } from "preact";
-import { copyText, startNewSession, deleteSession, showHome, showSession, togglePin } from "../actions.ts";
+import { copyText, startNewSession, showHome, showSession, togglePin } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Session } from "../api-types.ts";
 import { collapsedGroups, currentAgent, dialog, editingName, focusComposerNext, openSessionId, refreshSearch, searchQuery, searchResults, sessions, showToast, sidebarOpen } from "../store.ts";
@@ -126,7 +126,7 @@ function SessionRow({ session, showAgent }: { session: Session; showAgent: boole
           { label: "Rename", icon: "pencil", onSelect: () => (editingName.value = editingKey), testId: "rename" },
           { label: "Copy the file's path", icon: "copy", onSelect: () => void copyText(session.path, "the path").then((copied) => copied && showToast("Path copied.")), testId: "copy-path" },
           { label: "Clear", icon: "eraser", onSelect: () => (dialog.value = { kind: "clear", session }), testId: "clear" },
-          { label: "Delete", icon: "trash", onSelect: () => void deleteSession(session), isDestructive: true, testId: "delete" },
+          { label: "Delete", icon: "trash", onSelect: () => (dialog.value = { kind: "delete", session }), isDestructive: true, testId: "delete" },
         ]}
       />
     </li>
