@@ -6,10 +6,12 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.app.approvals import ApprovalService
 from retinue.app.context import AppContext
 from retinue.app.permissions import check_agent_allowed
+from retinue.app.pruned_runs import find_transcript_texts
 from retinue.app.run_options import RunOptions
 from retinue.app.runs import RunService
 from retinue.app.submit import keyed_entry_id
@@ -35,6 +37,12 @@ HTTP_ENTRY_POINT = "http"
 """Entry point of messages from programs."""
 HTTP_KEY_PREFIX = f"{HTTP_ENTRY_POINT}:"
 """Prefix of a request key derived from a program's idempotency key."""
+RESPONSE_PRUNED = "response_pruned"
+"""Error code for a repeated message whose response is gone."""
+RESPONSE_PRUNED_MESSAGE = (
+    "Run {run} answered this message before and is done, but its text was pruned by retention, and the session's "
+    "transcript does not have the response any more. The message was not sent again."
+)
 MAX_KEY_CHARS = 200
 MAX_CACHED_KEYS = 10_000
 APPROVAL_HINT = (
@@ -173,11 +181,24 @@ class MessageService:
                 async with asyncio.timeout(seconds):
                     await self._wait_until_blocked(run)
         current = await self._runs.find(run.id)
+        if current.is_pruned and current.status is Status.DONE and request.wait:
+            return await self._report_pruned(current)
         report = await message_result(
             current, self._context.runtime, wait=request.wait, timeout_s=seconds, later_note=STATUS_HINT
         )
         reports_blockers = request.wait or current.status is Status.QUEUED
         return current, report | (await self._waiting_report(current) if reports_blockers else {})
+
+    async def _report_pruned(self, run: Run) -> tuple[Run, dict[str, Any]]:
+        """Report a pruned run that is done, with its response if the session's transcript still has it."""
+        found = await find_transcript_texts(run, self._context.store)
+        restored = replace(run, text=found.response or "", tool_calls=found.tool_calls)
+        report = await message_result(restored, self._context.runtime, wait=True, timeout_s=0)
+        if found.response is not None:
+            return restored, report
+        fields = {name: report[name] for name in ("agentId", "sessionId", "sessionName", "responseId")}
+        error = {"code": RESPONSE_PRUNED, "message": RESPONSE_PRUNED_MESSAGE.format(run=run.id)}
+        return restored, {"error": error, **fields}
 
     async def _submit_message(self, session: Session, request: MessageRequest) -> Run:
         async with self._context.session_locks.hold(session.id):
@@ -194,13 +215,16 @@ class MessageService:
             self._message_key_cache[key] = (run.id, self._context.redact(request.content))
             return run
 
-    async def _find_earlier_message(self, session: Session, key: str) -> tuple[Run, str] | None:
+    async def _find_earlier_message(self, session: Session, key: str) -> tuple[Run, str | None] | None:
         """Return the run and text of an earlier message with this key.
 
+        The text of a pruned run is None if the transcript does not have it any more.
         A message that resumed a waiting run is found in the file by its entry id. An answer to a question is
         stored there without its key, so only this process remembers it.
         """
         if earlier_run := await self._context.ledger.read(lambda tx: tx.get_run_by_key(key)):
+            if earlier_run.is_pruned:
+                return earlier_run, (await find_transcript_texts(earlier_run, self._context.store)).task
             return earlier_run, earlier_run.request.task or ""
         if key in self._message_key_cache:
             run, text = self._message_key_cache[key]
@@ -212,12 +236,14 @@ class MessageService:
                     return await self._runs.find(entry.run), entry.text
         return None
 
-    def _check_same_message(self, run: Run, text: str, session: Session, request: MessageRequest) -> Run:
+    def _check_same_message(
+        self, run: Run, text: str | None, session: Session, request: MessageRequest
+    ) -> Run:
         """Return the run if the key was used for the same message; otherwise raise Conflict.
 
-        The text of a pruned run is gone, so any message with its key counts as the same.
+        If the text of the earlier message is gone, any message with its key counts as the same.
         """
-        if run.session_id == session.id and (run.is_pruned or text == self._context.redact(request.content)):
+        if run.session_id == session.id and text in (None, self._context.redact(request.content)):
             return run
         raise _key_conflict(request.idempotency_key, run)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response, StreamingResponse
 
-from retinue.app.messages import MessageRequest
+from retinue.app.messages import RESPONSE_PRUNED, MessageRequest
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Entry, entry_as_json
@@ -253,6 +253,7 @@ async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Response:
         403: "The configuration denies the agent.",
         409: "Another process has the session open, the run was cancelled, or the Idempotency-Key was used for another "
         "message.",
+        410: "The run is done, but its response was pruned; see details.",
         422: "The run ended without a response; see details.",
     },
     error_codes=MESSAGE_ERROR_CODES,
@@ -292,6 +293,7 @@ async def send_session_message(
         404: "Agent not found, or the agent has no such session.",
         409: "The session belongs to another agent or is open in another process, the run was cancelled, or the "
         "Idempotency-Key was used for another message.",
+        410: "The run is done, but its response was pruned; see details.",
         422: "The run ended without a response; see details.",
     },
     error_codes=MESSAGE_ERROR_CODES,
@@ -328,6 +330,6 @@ def _message_response(run: Run, fields: dict[str, Any]) -> Response | dict[str, 
     error = fields.pop("error", None)
     if error is None:
         return {name: value for name, value in fields.items() if value is not None}
-    status = 409 if run.status is Status.CANCELLED else 422
+    status = 410 if error["code"] == RESPONSE_PRUNED else 409 if run.status is Status.CANCELLED else 422
     extra_fields = {"runStatus": str(run.status), "reason": None if run.reason is None else str(run.reason)}
     return error_response(status, error["code"], error["message"], **fields, **extra_fields)
