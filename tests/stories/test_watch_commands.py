@@ -39,7 +39,7 @@ async def test_a_watcher_started_by_a_command_interjects_and_its_interjection_ca
     async with machine.serve_models(script):
         first = (await machine("run", "--json", "Fix the typo.")).json
         watch = await machine("watch", first["slug"])
-        assert watch.out == f"pair#1 watching {first['slug']}\n"
+        assert watch.out == f"Pair programmer#1 watching {first['slug']}\n"
         (row,) = (await machine("watch", "list", "--json")).json
         assert (row["name"], row["slug"], row["watching"], row["trigger"]) == (
             "pair#1",
@@ -49,7 +49,7 @@ async def test_a_watcher_started_by_a_command_interjects_and_its_interjection_ca
         )
         sent = await machine("send", first["slug"], "Go on.")
         assert sent.out == "I rewrite it.\n"
-        assert "pair#1 warning: It drifts. → Go back to line 12." in sent.err
+        assert "Pair programmer#1 warning: It drifts. → Go back to line 12." in sent.err
         (interjection,) = (await machine("inbox", "--json")).json
         assert (
             interjection["kind"],
@@ -68,7 +68,9 @@ async def test_a_watcher_started_by_a_command_interjects_and_its_interjection_ca
         assert dismissed["delivery"] == "delivered"
         assert (await machine("inbox", "--dismiss", "nothing")).code == 7
         assert "It drifts." not in Path(first["path"]).read_text()
-        assert (await machine("unwatch", first["slug"])).out == f"pair#1 stopped watching {first['slug']}\n"
+        assert (
+            await machine("unwatch", first["slug"])
+        ).out == f"Pair programmer#1 stopped watching {first['slug']}\n"
         assert (await machine("unwatch", first["slug"])).code == 7
         assert (await machine("watch", first["slug"], "--agent", "oracle")).code == 3
         quiet = await machine("send", first["slug"], "And on.")

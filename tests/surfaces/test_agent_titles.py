@@ -5,10 +5,15 @@ from cli_fixture import CliFixture
 JOURNAL = "---\nname: journal\ndisplay_name: Personal Journal\ndescription: Writes.\n---\nYou write.\n"
 
 
-def test_people_see_display_names_and_programs_see_names(cli: CliFixture):
+def write_agents(cli: CliFixture, **definitions: str) -> None:
     folder = cli.folder.parent / "config" / "agents"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "journal.md").write_text(JOURNAL)
+    for name, text in definitions.items():
+        (folder / f"{name}.md").write_text(text)
+
+
+def test_people_see_display_names_and_programs_see_names(cli: CliFixture):
+    write_agents(cli, journal=JOURNAL)
     call = {"tools": [{"tool": "bash", "args": {"command": "touch x"}}]}
     cli.script_model([call, "Done."])
     run = cli("run", "--json", "--agent", "journal", "Write.")
@@ -27,3 +32,33 @@ def test_people_see_display_names_and_programs_see_names(cli: CliFixture):
     for command in (("runs", "list"), ("sessions", "list"), ("approvals", "list")):
         (row,) = cli(*command, "--json").json
         assert row["agent"] == "journal"
+    chat = cli("chat", run.json["slug"], stdin="/sessions\n/quit\n")
+    assert "Personal Journal" in chat.out
+
+
+WATCHER = "---\nname: guard\ndisplay_name: Night Guard\nroles: [watcher]\ntools: [read]\n---\nYou watch.\n"
+
+
+def test_people_see_the_display_names_of_watchers(cli: CliFixture):
+    write_agents(cli, guard=WATCHER)
+    cli.script_model(["Done."])
+    slug = cli("run", "--json", "Write.").json["slug"]
+    started = cli("watch", slug, "--agent", "guard")
+    assert started.code == 0, started.err
+    assert started.out == f"Night Guard#1 watching {slug}\n"
+    assert "Night Guard#1 watching" in cli("watch", "list").out
+    (row,) = cli("watch", "list", "--json").json
+    assert (row["agent"], row["name"]) == ("guard", "guard#1")
+    assert cli("unwatch", slug).out == f"Night Guard#1 stopped watching {slug}\n"
+
+
+def test_a_run_that_waits_for_a_child_is_described_with_the_childs_display_name(cli: CliFixture):
+    main = "---\nname: main\ntools: [spawn_subagent]\n---\nYou lead.\n"
+    write_agents(cli, journal=JOURNAL, main=main)
+    spawn = {"tool": "spawn_subagent", "args": {"agentId": "journal", "prompt": "Write."}}
+    write = {"tool": "bash", "args": {"command": "touch x"}}
+    script = {"main": [{"tools": [spawn]}], "journal": [{"tools": [write]}]}
+    cli.script_model(script)
+    run = cli("run", "--agent", "main", "Begin.")
+    assert run.code == 6, run.err
+    assert "is waiting for Personal Journal (journal-" in run.err

@@ -133,7 +133,11 @@ def test_the_slash_command_of_a_watcher_toggles_it_and_with_a_task_starts_a_run(
         ("pair", "done"),
         ("general", "done"),
     ]
-    for line in ("pair#1 watching", "pair#1 info: It drifts. → Stay.", "pair stopped watching"):
+    for line in (
+        "Pair programmer#1 watching",
+        "Pair programmer#1 info: It drifts. → Stay.",
+        "Pair programmer stopped watching",
+    ):
         assert result.err.count(line) == 1
     child = cli("runs", "show", result.json[2]["run_id"], "--json").json
     assert (child["trigger"], child["role"], child["slug"] == result.json[0]["slug"]) == (

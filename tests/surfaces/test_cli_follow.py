@@ -191,6 +191,16 @@ def test_the_status_of_a_run_that_waits_for_children_reports_what_each_of_them_w
     )
 
 
+def test_the_status_of_a_waiting_run_has_the_display_names_of_the_agents_it_waits_for():
+    top = make_waiting_run(WaitReason.CHILD)
+    child = make_waiting_run(
+        WaitReason.APPROVAL, id="S", agent="helper", slug="s-2", request=replace(top.request, parent_run="R")
+    )
+    assert status_sentence(top, [top, child], {"helper": "Personal Helper"}.__getitem__).startswith(
+        "run R is waiting for Personal Helper (s-2), which is waiting for approval"
+    )
+
+
 def test_a_number_chooses_an_option_and_other_text_is_the_answer_itself():
     assert resolve_answer("2", ["deny", "allow"]) == "allow"
     assert resolve_answer("3", ["deny", "allow"]) == "3"

@@ -1,5 +1,6 @@
 /** User actions: each makes one request and applies the answer to the page. */
 
+import { agentName } from "./agent-title.ts";
 import { api } from "./api.ts";
 import { forgetDraft, stopSavingDraft, updateDraft } from "./drafts.ts";
 import { nextUserMessageId } from "./transcript.ts";
@@ -162,7 +163,7 @@ export async function answerApproval(approval: Approval, decision: ApprovalDecis
 
 export async function promoteResult(item: InboxItem): Promise<void> {
   const promoted = await tryOrReport(() => api.promoteResult(item.id ?? item.runId));
-  if (promoted) showToast(`The result of ${item.agentId} was added to ${item.recipient ?? "the parent conversation"}.`);
+  if (promoted) showToast(`The result of ${agentName(item.agentId, item.agentDisplayName)} was added to ${item.recipient ?? "the parent conversation"}.`);
   void refreshInbox();
 }
 

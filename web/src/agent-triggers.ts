@@ -2,7 +2,7 @@
 
 import { api } from "./api.ts";
 import type { Agent } from "./api-types.ts";
-import { capitalize } from "./format.ts";
+import { agentName, agentTitle } from "./agent-title.ts";
 import { agents, showToast, tryOrReport } from "./store.ts";
 import { toggleWatcher } from "./watchers.ts";
 
@@ -24,7 +24,7 @@ export async function startAgent(session: string, agent: Agent, task: string, tr
   const isReview = agent.triggers.slash.includes("/review");
   if (!task && !isReview) {
     if (!agent.roles.includes("watcher")) {
-      showToast(`Type the task after the command for ${agent.name}.`, { isError: true });
+      showToast(`Type the task after the command for ${agentName(agent.name)}.`, { isError: true });
       return false;
     }
     await toggleWatcher(session, agent.name, trigger);
@@ -32,7 +32,7 @@ export async function startAgent(session: string, agent: Agent, task: string, tr
   }
   const key = [...crypto.getRandomValues(new Uint32Array(4))].join("-");
   const run = await tryOrReport(() => api.startChildRun(session, agent.name, task, trigger, key));
-  if (run) showToast(`${capitalize(agent.name)} has started. Its result will be in the inbox.`, { action: { label: "Open", run: () => (location.hash = `#/s/${encodeURIComponent(run.session_id)}`) } });
+  if (run) showToast(`${agentTitle(agent.name)} has started. Its result will be in the inbox.`, { action: { label: "Open", run: () => (location.hash = `#/s/${encodeURIComponent(run.session_id)}`) } });
   return run !== null;
 }
 

@@ -28,6 +28,7 @@ export interface Watcher {
   /** For example `pair#2`, the second watcher of its session. */
   name: string;
   agent: string;
+  agent_display_name: string | null;
   session: string;
   slug: string;
   watcher: string;
@@ -159,6 +160,7 @@ export interface InboxItem {
   sessionKey: string;
   runId: string;
   agentId: string;
+  agentDisplayName: string | null;
   capability: string;
   label: string | null;
   status: "pending" | "running" | "waiting" | "complete" | "error";

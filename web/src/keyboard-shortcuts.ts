@@ -1,6 +1,7 @@
 /** Global keyboard shortcuts: single letters outside text fields, Esc everywhere. */
 
 import { dialog, editingName, openSessionId, panel, showToast, sidebarOpen } from "./store.ts";
+import { agentName } from "./agent-title.ts";
 import { agentForHotkey } from "./agent-triggers.ts";
 import { toggleWatcher } from "./watchers.ts";
 import { switchToNextTheme } from "./components/status-bar.tsx";
@@ -45,7 +46,7 @@ function runAgentHotkey(event: KeyboardEvent): boolean {
   if (event.repeat) return true;
   if (agent.roles.includes("watcher")) void toggleWatcher(id, agent.name, "key");
   else {
-    showToast(`Type the task for ${agent.name}, then press the agent's hotkey.`);
+    showToast(`Type the task for ${agentName(agent.name)}, then press the agent's hotkey.`);
     focusElement(".composer textarea");
   }
   return true;

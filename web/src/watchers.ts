@@ -4,7 +4,7 @@ import { computed, signal } from "@preact/signals";
 import { api } from "./api.ts";
 import type { InboxItem, ServerEvent, Watcher } from "./api-types.ts";
 import { agents, coalesceCalls, inbox, openSessionId, refreshInbox, showToast, tryOrReport } from "./store.ts";
-import { capitalize } from "./format.ts";
+import { agentTitle, numberedAgentName } from "./agent-title.ts";
 
 export const watchers = signal<readonly Watcher[]>([]);
 /** Sessions of watchers, whose runs are not listed as active runs. */
@@ -33,14 +33,14 @@ const interjectionSessions = new Map<string, string>();
 
 export function applyEvent(event: ServerEvent): void {
   if (event.kind === "watch.started" || event.kind === "watch.ended") void refreshWatchers();
-  if (event.kind === "watch.ended" && event.reason) showToast(`${event.name ?? event.agent} stopped watching: ${event.reason}`, { isError: true });
+  if (event.kind === "watch.ended" && event.reason) showToast(`${numberedAgentName(event.name ?? event.agent, event.agent)} stopped watching: ${event.reason}`, { isError: true });
   if (event.kind === "interjection.dismissed") void refreshInbox();
   if (event.kind !== "interjection.posted") return;
   interjectionSessions.set(event.interjection ?? "", event.session);
   void refreshInbox();
   if (event.session !== openSessionId.value) {
     const isSerious = event.severity !== "info";
-    showToast(`${event.name ?? event.agent}: ${(event.reason ?? "").slice(0, 160)}`, { isError: isSerious, action: { label: "Show", run: () => (location.hash = `#/s/${encodeURIComponent(event.session)}`) } });
+    showToast(`${numberedAgentName(event.name ?? event.agent, event.agent)}: ${(event.reason ?? "").slice(0, 160)}`, { isError: isSerious, action: { label: "Show", run: () => (location.hash = `#/s/${encodeURIComponent(event.session)}`) } });
   }
 }
 
@@ -48,7 +48,7 @@ export function applyEvent(event: ServerEvent): void {
 export async function toggleWatcher(session: string, agent: string, trigger: "command" | "slash" | "key"): Promise<void> {
   const active = findWatcher(session, agent);
   const watcher = await tryOrReport(async () => (active ? ((await api.stopWatcher(session, agent))[0] ?? null) : await api.startWatcher(session, agent, trigger)));
-  if (watcher) showToast(watcher.watching ? `${watcher.name} now watches this session.` : `${capitalize(agent)} stopped watching.`);
+  if (watcher) showToast(watcher.watching ? `${numberedAgentName(watcher.name, watcher.agent, watcher.agent_display_name)} now watches this session.` : `${agentTitle(agent)} stopped watching.`);
   void refreshWatchers();
 }
 

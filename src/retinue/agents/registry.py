@@ -198,6 +198,12 @@ class FileAgentRegistry:
             if each.agent.display_name
         }
 
+    def display_name_finder(self) -> "DisplayNameFinder":
+        """Return a finder of display names, for the rows of one list."""
+        return DisplayNameFinder(
+            self, {each.agent.name: each.agent.display_name for each in self._list_own()}
+        )
+
     def find_broken(self, folder: str | None = None) -> list[BadDefinition]:
         """Return the errors of definitions that cannot be listed."""
         result = [
@@ -337,6 +343,35 @@ class FileAgentRegistry:
             return []
         own_names = set(self._own_names())
         return [name for name in names if name not in own_names]
+
+
+class DisplayNameFinder:
+    """Find the display names of agents for the rows of one list; each definition is read once."""
+
+    def __init__(self, registry: FileAgentRegistry, own_names: Mapping[str, str | None]) -> None:
+        self._registry = registry
+        self._own_names = own_names
+        self._project_names: dict[tuple[str, str], str | None] = {}
+
+    def is_own(self, agent: str) -> bool:
+        """Return True for the user's and built-in agents, False for one of a project or of none."""
+        return agent in self._own_names
+
+    def find(self, agent: str, folder: str) -> str | None:
+        """Return an agent's display name, if it has one; a trusted project in the folder may define the agent."""
+        if self.is_own(agent):
+            return self._own_names[agent]
+        if (agent, folder) not in self._project_names:
+            self._project_names[agent, folder] = self._find_in_project(agent, folder)
+        return self._project_names[agent, folder]
+
+    def _find_in_project(self, agent: str, folder: str) -> str | None:
+        if not folder or not AGENT_NAME.fullmatch(agent):
+            return None
+        try:
+            return self._registry.get(agent, folder).agent.display_name
+        except (BadDefinition, NotFound, OSError):
+            return None
 
 
 @dataclass(slots=True, kw_only=True)

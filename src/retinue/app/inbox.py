@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+from retinue.app.agent_display_names import display_names_by_run
 from retinue.app.context import AppContext
 from retinue.app.references import find_session
 from retinue.domain.delivery import (
@@ -60,7 +61,7 @@ class InboxService:
         row = await self._context.ledger.read(
             lambda tx: interjection_inbox_row(interjection, tx.get_run(interjection.run))
         )
-        return self._add_display_names([row])[0]
+        return (await self._add_display_names([row]))[0]
 
     async def drain(self, session: str | None = None) -> list[InboxRow]:
         """Mark results as read by a person, so that they are no longer announced to a model, and return them.
@@ -86,7 +87,7 @@ class InboxService:
             lambda tx: tx.find_interjections(session=session_id, open_=True)
         )
         return [
-            *self._add_display_names(await self._context.ledger.read(step)),
+            *await self._add_display_names(await self._context.ledger.read(step)),
             *[await self.dismiss(each.id) for each in interjections],
         ]
 
@@ -126,7 +127,7 @@ class InboxService:
         row = await context.ledger.read(
             lambda tx: _result_row(RunDelivery(run, tx.get_delivery(delivery.id)), tx)
         )
-        return self._add_display_names([row])[0] | outcome
+        return (await self._add_display_names([row]))[0] | outcome
 
     async def _append_once(self, message: Message, session: Session, *, source_id: str) -> str | None:
         """Append a message unless it is already there; return the id of the existing entry, if any."""
@@ -173,9 +174,11 @@ class InboxService:
                     return entry.id
         return None
 
-    def _add_display_names(self, rows: Sequence[InboxRow]) -> "list[InboxRow]":
-        display_names = self._context.agents.display_names()
-        return [row | {"agentDisplayName": display_names.get(row["agentId"])} for row in rows]
+    async def _add_display_names(self, rows: Sequence[InboxRow]) -> "list[InboxRow]":
+        display_names = await display_names_by_run(
+            {row["runId"]: row["agentId"] for row in rows}, self._context
+        )
+        return [row | {"agentDisplayName": display_names[row["runId"]]} for row in rows]
 
     async def _session_id(self, session: str | None) -> str | None:
         return None if session is None else (await find_session(session, self._context)).id
@@ -211,7 +214,7 @@ class InboxService:
             ]
             return [row for _, row in sorted(keyed_rows, key=itemgetter(0), reverse=True)]
 
-        return self._add_display_names(await self._context.ledger.read(step))
+        return await self._add_display_names(await self._context.ledger.read(step))
 
 
 def _open_rows(session: str | None, tx: Transaction) -> list[RunDelivery]:

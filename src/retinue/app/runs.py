@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from retinue.app import recovery, submit
+from retinue.app.agent_display_names import display_names_by_run
 from retinue.app.context import AppContext
 from retinue.app.references import require_single_run, resolve_run, runs_with_id_prefix
 from retinue.app.run_options import RunOptions, SpawnOptions
@@ -392,10 +393,10 @@ class RunService:
         run, row = await self._context.ledger.read(partial(load_run_json, run_id, prices))
         questions = [each.as_json() for each in await self.open_questions(run)]
         path = (await self.find(run.id)).transcript_path
-        display_name = self._context.agents.display_names().get(run.agent)
+        display_names = await display_names_by_run({run.id: run.agent}, self._context)
         return row | {
             "path": path,
-            "agent_display_name": display_name,
+            "agent_display_name": display_names[run.id],
             "sandbox": await self.lowest_sandbox_level(run),
             "questions": questions,
         }
@@ -423,14 +424,14 @@ class RunService:
                 with_children=True,
             )
             pending = pending_approval_ids(tx) if found else {}
-            return [
-                run_json(run, tx, pending, prices) | {"agent_display_name": display_names.get(run.agent)}
-                for run in found
-            ]
+            return [run_json(run, tx, pending, prices) for run in found]
 
-        display_names = self._context.agents.display_names()
         prices = self._context.live_config.prices()
-        return await self._context.ledger.read(step)
+        rows = await self._context.ledger.read(step)
+        display_names = await display_names_by_run(
+            {row["run_id"]: row["agent"] for row in rows}, self._context
+        )
+        return [row | {"agent_display_name": display_names[row["run_id"]]} for row in rows]
 
     def cost(self, run: Run) -> float | None:
         """Return the cost of this run alone in dollars, or None if its model has no price."""

@@ -97,7 +97,9 @@ class StoredSessions:
         live = await self.home.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
         return session_as_json(session) | {
             **session_status(live).as_json(),
-            "agent_display_name": self.home.agents.display_names().get(session.agent),
+            "agent_display_name": self.home.agents.display_name_finder().find(
+                session.agent, session.workspace.intended_folder
+            ),
             "entries": scan.entries,
             "draft": self.home.redact(await self.home.store.read_draft(session)),
             "announcements": await self._announcements(session, scan),
@@ -129,7 +131,9 @@ class StoredSessions:
             if session.id in (requester.id, requester.parent_id) or requester.path.startswith(
                 f"{session.path}/"
             ):
-                display_name = self.home.agents.display_names().get(approval.agent)
+                display_name = self.home.agents.display_name_finder().find(
+                    approval.agent, requester.workspace.intended_folder
+                )
                 pending.append(
                     approval_as_json(approval) | {"slug": requester.slug, "agent_display_name": display_name}
                 )

@@ -61,7 +61,10 @@ async def _print_final_state(follower: "SessionFollower", *, detached: bool) -> 
         if detached and run.status.is_live:
             terminal.print_note(f'Run {run.id} is {run.status}. Stop it with "retinue runs cancel {run.id}".')
         elif exit_code(run):
-            terminal.print_note(status_sentence(run, await load_run_trees(follower.app, [run])), colour="31")
+            terminal.print_note(
+                status_sentence(run, await load_run_trees(follower.app, [run]), terminal.agent_titles.title),
+                colour="31",
+            )
     return 0 if detached else max((exit_code(run) for run in runs), default=0)
 
 

@@ -22,6 +22,7 @@ from retinue.cli.tools import TOOL_COLUMNS, tool_as_json
 from retinue.cli.ui.tables import SESSION_COLUMNS
 from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.cli.user_prompts import line_unless_set, read_line
+from retinue.cli.watch import watcher_title
 from retinue.domain.agent import Agent, AgentDefinition, Role
 from retinue.domain.model_selection import model_label
 from retinue.domain.run import Run, Status
@@ -246,10 +247,10 @@ class ChatLoop:
         session = self._current_session()
         if any(each.agent == agent for each in await self.app.watchers.list(session.path)):
             await self.app.watchers.remove(session.path, agent=agent)
-            self.terminal.print_note(f"{agent} stopped watching")
+            self.terminal.print_note(f"{self.terminal.agent_titles.title(agent)} stopped watching")
             return
         watch = await self.app.watchers.add(session.path, agent=agent, trigger=SLASH_TRIGGER)
-        self.terminal.print_note(f"{watch.name} watching")
+        self.terminal.print_note(f"{watcher_title(watch, self.terminal)} watching")
 
     def _agent_for_slash(self, name: str) -> str:
         for defined in self._visible_agents():
@@ -278,7 +279,10 @@ class ChatLoop:
         if run.status.is_live and (run.waits_for_background or run.id in self.background_runs):
             return 0
         if run.status is not Status.DONE:
-            self.terminal.print_note(status_sentence(run, await load_run_trees(self.app, [run])), colour="31")
+            self.terminal.print_note(
+                status_sentence(run, await load_run_trees(self.app, [run]), self.terminal.agent_titles.title),
+                colour="31",
+            )
         return exit_code(run)
 
     async def _show_interjections(self, *, already_printed: bool) -> None:

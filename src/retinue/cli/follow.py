@@ -114,7 +114,7 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
         asker = terminal.agent_titles.title(question.agent)
         terminal.print_note(f"{asker} asks: {question.text_with_options()}", colour="33")
     if run.status is not Status.DONE:
-        terminal.print_note(status_sentence(run, tree), colour="31")
+        terminal.print_note(status_sentence(run, tree, terminal.agent_titles.title), colour="31")
     elif is_incomplete(run):
         terminal.print_note(INCOMPLETE_NOTICE, colour="33")
     is_demonstration = run.model.startswith("local:")
@@ -125,13 +125,13 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
     return exit_code(run)
 
 
-def status_sentence(run: Run, tree: Sequence[Run] = ()) -> str:
+def status_sentence(run: Run, tree: Sequence[Run] = (), title: Callable[[str], str] = str) -> str:
     """Describe in one sentence a run that is not done.
 
-    `tree` holds the related runs, for a run that waits for another.
+    `tree` holds the related runs, for a run that waits for another; `title` returns the display name of an agent.
     """
     if run.status is Status.WAITING:
-        return f"run {run.id} {waiting_description(run, tree)}"
+        return f"run {run.id} {waiting_description(run, tree, title)}"
     if run.status is Status.QUEUED:
         return (
             f"run {run.id} is queued behind another run of {run.slug}, which is waiting for you. "
@@ -141,7 +141,7 @@ def status_sentence(run: Run, tree: Sequence[Run] = ()) -> str:
     return f"run {run.id} {str(run.status).replace('_', ' ')}{reason}{': ' if run.error else ''}{run.error}"
 
 
-def waiting_description(run: Run, tree: Sequence[Run]) -> str:
+def waiting_description(run: Run, tree: Sequence[Run], title: Callable[[str], str]) -> str:
     """Describe what a run waits for and what the user can do about it.
 
     For a run that waits for a child, describes what the child waits for.
@@ -160,8 +160,8 @@ def waiting_description(run: Run, tree: Sequence[Run]) -> str:
         return f'is waiting for {run.waiting_for or "something"} (see "retinue runs show {run.id}")'
     live_children = [each for each in tree if each.request.parent_run == run.id and each.status.is_live]
     descriptions = [
-        f"{each.agent} ({each.slug}), which "
-        + (waiting_description(each, tree) if each.status is Status.WAITING else f"is {each.status}")
+        f"{title(each.agent)} ({each.slug}), which "
+        + (waiting_description(each, tree, title) if each.status is Status.WAITING else f"is {each.status}")
         for each in sorted(live_children, key=lambda each: each.id)
     ]
     return (
@@ -327,7 +327,7 @@ class RunEventPrinter:
     def on_interjection(self, event: Event) -> None:
         """Print a watcher's message immediately: it concerns what is happening now."""
         self._end_line()
-        text, colour = interjection_line(event)
+        text, colour = interjection_line(event, self.terminal.agent_titles)
         self.terminal.print_note(text, colour=colour)
 
     def on_run_ended(self, event: Event) -> None:

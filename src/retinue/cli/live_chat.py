@@ -352,7 +352,10 @@ class LiveChat:
                 self.printer.print_reply(run)
                 if run.status is not Status.DONE:
                     self.terminal.print_note(
-                        status_sentence(run, await load_run_trees(self.app, [run])), colour="31"
+                        status_sentence(
+                            run, await load_run_trees(self.app, [run]), self.terminal.agent_titles.title
+                        ),
+                        colour="31",
                     )
 
 

@@ -36,7 +36,10 @@ async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
         terminal.print_json([run_as_json(run) for run in finished])
     for run in finished:
         if exit_code(run):
-            terminal.print_note(status_sentence(run, await load_run_trees(app, [run])), colour="31")
+            terminal.print_note(
+                status_sentence(run, await load_run_trees(app, [run]), terminal.agent_titles.title),
+                colour="31",
+            )
     return max(exit_code(run) for run in finished)
 
 

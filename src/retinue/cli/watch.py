@@ -10,6 +10,7 @@ from retinue.app import App
 from retinue.app.watchers import DEFAULT_WATCHER
 from retinue.cli.command import with_app
 from retinue.cli.options import Command, Group
+from retinue.cli.ui.agent_titles import AgentTitles
 from retinue.cli.ui.tables import format_age
 from retinue.cli.ui.terminal import Column, Terminal, one_line
 from retinue.domain.event import Event
@@ -18,7 +19,7 @@ from retinue.domain.watch import Watch, watch_as_json
 from retinue.errors import RetinueError
 
 WATCHER_COLUMNS: Sequence[Column] = (
-    ("WATCHER", lambda row: f"{row['name']} watching"),
+    ("WATCHER", lambda row: f"{row['title']} watching"),
     ("SESSION", lambda row: row["slug"]),
     ("AGE", lambda row: format_age(row["created_at"])),
     ("UPDATES", lambda row: str(row["update_count"])),
@@ -63,7 +64,7 @@ async def start_watcher(app: App, terminal: Terminal, session: str, agent: str) 
     if terminal.json:
         terminal.print_json(watch_as_json(watcher))
         return
-    terminal.print_line(f"{watcher.name} watching {watcher.slug}")
+    terminal.print_line(f"{watcher_title(watcher, terminal)} watching {watcher.slug}")
 
 
 @watch.command("list")
@@ -71,7 +72,11 @@ async def start_watcher(app: App, terminal: Terminal, session: str, agent: str) 
 @with_app()
 async def list_watchers(app: App, terminal: Terminal, session: str | None) -> None:
     """List the watchers of all sessions, or of SESSION."""
-    rows = [watch_as_json(each) for each in await app.watchers.list(session)]
+    watchers = await app.watchers.list(session)
+    if terminal.json:
+        terminal.print_json([watch_as_json(each) for each in watchers])
+        return
+    rows = [watch_as_json(each) | {"title": watcher_title(each, terminal)} for each in watchers]
     terminal.print_table(
         rows, WATCHER_COLUMNS, empty_note='No watchers. Start one with "retinue watch SESSION".'
     )
@@ -88,7 +93,12 @@ async def unwatch(app: App, terminal: Terminal, session: str, agent: str | None)
         terminal.print_json([watch_as_json(each) for each in stopped])
         return
     for each in stopped:
-        terminal.print_line(f"{each.name} stopped watching {each.slug}")
+        terminal.print_line(f"{watcher_title(each, terminal)} stopped watching {each.slug}")
+
+
+def watcher_title(watcher: Watch, terminal: Terminal) -> str:
+    """Return the watcher's name with the display name of its agent, such as `Pair#2`."""
+    return terminal.agent_titles.numbered_title(watcher.name, watcher.agent)
 
 
 async def wait_for_watchers(
@@ -106,7 +116,7 @@ async def wait_for_watchers(
         return
     if terminal.err.isatty():
         terminal.print_note(
-            f"Waiting for {', '.join(each.name for each in watchers)} … (Ctrl-C skips the wait)"
+            f"Waiting for {', '.join(watcher_title(each, terminal) for each in watchers)} … (Ctrl-C skips the wait)"
         )
     interrupt_task = asyncio.ensure_future(interrupted.wait())
     delivery_task = asyncio.ensure_future(_deliver_to_watchers(app, sessions))
@@ -124,12 +134,15 @@ async def _deliver_to_watchers(app: App, sessions: set[str]) -> None:
             await app.watchers.wait(session)
 
 
-def interjection_line(event: Event) -> tuple[str, str]:
+def interjection_line(event: Event, titles: AgentTitles) -> tuple[str, str]:
     """Return a watcher's message as a line for the terminal, and its colour."""
     interjection, severity = event.data, str(event.data["severity"])
     suggestion = (
         f" → {one_line(interjection['suggestion'], MAX_TEXT_CHARS)}" if interjection["suggestion"] else ""
     )
     interrupt_note = " (ends the turn)" if interjection["interrupts"] else ""
-    text = f"{interjection['name']} {severity}: {one_line(interjection['reason'], MAX_TEXT_CHARS)}{suggestion}{interrupt_note}"
+    name = titles.numbered_title(str(interjection["name"]), event.agent)
+    text = (
+        f"{name} {severity}: {one_line(interjection['reason'], MAX_TEXT_CHARS)}{suggestion}{interrupt_note}"
+    )
     return text, SEVERITY_COLOURS.get(severity, "33")

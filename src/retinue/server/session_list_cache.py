@@ -1,8 +1,9 @@
 """A cache of encoded session rows, so that long session lists are not encoded anew."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from retinue.agents.registry import DisplayNameFinder
 from retinue.app.session_status import IDLE, SessionStatus
 from retinue.domain.session import Session, session_as_json
 from retinue.server.json_encoding import encode_json
@@ -23,13 +24,11 @@ class SessionRowCache:
         """Length of the longest list so far."""
 
     async def encode_list(
-        self, sessions: Sequence[tuple[Session, SessionStatus]], display_names: Mapping[str, str]
+        self,
+        sessions: Sequence[tuple[Session, SessionStatus]],
+        display_names: DisplayNameFinder,
     ) -> bytes:
         """Encode sessions, their status and their agents' display names as a JSON array."""
-        name_fields = {
-            agent: b',"agent_display_name":' + encode_json(name) + b"}"
-            for agent, name in display_names.items()
-        }
         pieces: list[bytes] = []
         encoded_count = 0
         for session, status in sessions:
@@ -40,7 +39,11 @@ class SessionRowCache:
                 if encoded_count % ROWS_BEFORE_YIELD == 0:
                     await asyncio.sleep(0)
             status_fields = _IDLE_STATUS if status is IDLE else _encode_status(status)
-            pieces.append(cached[1] + status_fields + name_fields.get(session.agent, _NO_DISPLAY_NAME))
+            name = display_names.find(session.agent, session.workspace.intended_folder)
+            name_field = (
+                _NO_DISPLAY_NAME if name is None else b',"agent_display_name":' + encode_json(name) + b"}"
+            )
+            pieces.append(cached[1] + status_fields + name_field)
         self._longest_list = max(self._longest_list, len(sessions))
         if len(self._cache) > 2 * self._longest_list + ROWS_BEFORE_YIELD:
             self._cache.clear()  # most cached sessions no longer exist

@@ -64,7 +64,7 @@ async def test_a_hotkey_starts_a_watcher_whose_comment_interrupts_the_run(
         await window.expect("slash").to_have_count(1)
         await window("composer").fill("")
         await window.page.keyboard.press("Control+Shift+P")
-        await window.expect("ledger-watcher").to_have_text("pair#1 watching")
+        await window.expect("ledger-watcher").to_have_text("Pair programmer#1 watching")
         await window.send_message(task)
         comment = window("interjections").locator('[data-test="interjection"]')
         await window.expect(comment).to_have_attribute("data-severity", "interrupt")
@@ -99,7 +99,7 @@ async def test_the_menu_starts_a_watcher_and_its_warning_can_be_passed_on_to_the
     task = daemon.script_task("Fix the typo.", text_reply("I rewrite the parser."))
     async with daemon.open_new_session() as (window, session):
         await window.click_menu("watch-pair")
-        await window.expect("ledger-watcher").to_have_text("pair#1 watching")
+        await window.expect("ledger-watcher").to_have_text("Pair programmer#1 watching")
         await window.send_message(task)
         await window.expect(window("interjections").locator('[data-severity="warning"]')).to_be_visible()
         await window("interjection-pass").click()
@@ -142,10 +142,10 @@ async def test_slash_commands_and_hotkeys_of_agents_are_offered_listed_in_the_he
         await window.expect(rows.filter(has_text="Because of the tide.")).to_have_count(1)
         await window.page.keyboard.press("?")
         for pattern in (
-            r"Ctrl\+Shift\+P.*start or stop the watcher pair",
+            r"Ctrl\+Shift\+P.*start or stop the watcher Pair programmer",
             r"Ctrl\+Shift\+O.*oracle",
             r"/oracle.*oracle",
-            r"/pair.*pair",
+            r"/pair.*delegate to Pair programmer",
         ):
             await window.expect(
                 window("keys").locator("dl > div").filter(has_text=re.compile(pattern))

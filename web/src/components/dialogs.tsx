@@ -4,6 +4,7 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { clearSession, deleteSession, startNewSession } from "../actions.ts";
+import { agentName } from "../agent-title.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Session } from "../api-types.ts";
 import { agents, currentAgent, dialog } from "../store.ts";
@@ -57,8 +58,8 @@ const SHORTCUT_HELP: [string, string][] = [
 function agentShortcuts(): [string, string][] {
   return (agents.value ?? []).flatMap((agent) => {
     const isWatcher = agent.roles.includes("watcher");
-    const keys = agent.triggers.hotkeys.map((key): [string, string] => [key, isWatcher ? `start or stop the watcher ${agent.name}` : `send the typed text to ${agent.name}`]);
-    const commands = agent.triggers.slash.map((slash): [string, string] => [`/${slash.replace(/^\//, "")}`, `delegate to ${agent.name}${isWatcher ? "; without a task: start or stop watching" : ""}`]);
+    const keys = agent.triggers.hotkeys.map((key): [string, string] => [key, isWatcher ? `start or stop the watcher ${agentName(agent.name)}` : `send the typed text to ${agentName(agent.name)}`]);
+    const commands = agent.triggers.slash.map((slash): [string, string] => [`/${slash.replace(/^\//, "")}`, `delegate to ${agentName(agent.name)}${isWatcher ? "; without a task: start or stop watching" : ""}`]);
     return [...keys, ...commands];
   });
 }

@@ -5,6 +5,7 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { api } from "../api.ts";
 import { controlRun, markInboxRead, promoteResult, showSession } from "../actions.ts";
+import { agentName } from "../agent-title.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { currentTime, isActive, rootRunId, runName, runsById, type RunView, subtreeTotals, upsertRuns } from "../runs.ts";
 import type { InboxItem } from "../api-types.ts";
@@ -138,7 +139,7 @@ function ResultRow({ item }: { item: InboxItem }): JSX.Element {
     <li class={`inbox-item ${item.delivery === "pending" && isFinished(item) ? "new" : ""}`} style={agentHueStyle(item.agentId)} data-test="inbox-row" data-run={item.runId} data-status={item.status} data-delivery={item.delivery ?? ""}>
       <div class="inbox-item-header">
         <AgentIcon agent={item.agentId} size={12} />
-        <b>{item.agentId}</b>
+        <b>{agentName(item.agentId, item.agentDisplayName)}</b>
         {kindLabel(item) && <span class="inbox-item-kind" data-test="inbox-kind">{kindLabel(item)}</span>}
         <span class={`state ${item.status}`}><StatusDot status={item.status} /> {item.severity ?? item.status}</span>
         <span class="muted when">{formatAge(item.timestamp)}</span>

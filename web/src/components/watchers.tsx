@@ -7,6 +7,7 @@ import { activeRuns } from "../runs.ts";
 import type { InboxItem, Session, Watcher } from "../api-types.ts";
 import { dismissInterjection, findWatcher, pendingInterjections, toggleWatcher, watcherAgents, watchers } from "../watchers.ts";
 import { formatAge } from "../format.ts";
+import { agentName, numberedAgentName } from "../agent-title.ts";
 import { AgentIcon } from "./icons.tsx";
 import { IconButton, type MenuItem, PlainText } from "./widgets.tsx";
 
@@ -18,8 +19,8 @@ export function ActiveWatcherList(): JSX.Element {
 function ActiveWatcherButton({ watcher }: { watcher: Watcher }): JSX.Element {
   const isRunning = activeRuns.value.some((run) => run.sessionId === watcher.watcher);
   return (
-    <button type="button" class="active-run" style={agentHueStyle(watcher.agent)} data-test="ledger-watcher" data-watcher={watcher.watcher} title={`${watcher.agent} is watching ${watcher.slug}${isRunning ? ", reading an update" : ""}`} onClick={() => showSession(watcher.watcher)}>
-      <span class={`dot ${isRunning ? "running" : "watching"}`} aria-hidden="true" /><span><b>{watcher.name}</b> watching</span>
+    <button type="button" class="active-run" style={agentHueStyle(watcher.agent)} data-test="ledger-watcher" data-watcher={watcher.watcher} title={`${agentName(watcher.agent, watcher.agent_display_name)} is watching ${watcher.slug}${isRunning ? ", reading an update" : ""}`} onClick={() => showSession(watcher.watcher)}>
+      <span class={`dot ${isRunning ? "running" : "watching"}`} aria-hidden="true" /><span><b>{numberedAgentName(watcher.name, watcher.agent, watcher.agent_display_name)}</b> watching</span>
     </button>
   );
 }
@@ -28,7 +29,7 @@ function ActiveWatcherButton({ watcher }: { watcher: Watcher }): JSX.Element {
 export function watcherMenuItems(session: Session): MenuItem[] {
   if ("watches" in session.attributes) return [];
   return watcherAgents.value.map((agent) => ({
-    label: findWatcher(session.session_id, agent.name) ? `Stop ${agent.name} watching` : `Let ${agent.name} watch${agent.triggers.hotkeys[0] ? ` (${agent.triggers.hotkeys[0]})` : ""}`,
+    label: findWatcher(session.session_id, agent.name) ? `Stop ${agentName(agent.name)} watching` : `Let ${agentName(agent.name)} watch${agent.triggers.hotkeys[0] ? ` (${agent.triggers.hotkeys[0]})` : ""}`,
     icon: "pair",
     onSelect: () => void toggleWatcher(session.session_id, agent.name, "command"),
     testId: `watch-${agent.name}`,
@@ -45,7 +46,7 @@ export function InterjectionList({ session }: { session: Session }): JSX.Element
 export function InterjectionCard({ item }: { item: InboxItem }): JSX.Element {
   return (
     <article class={`interjection ${item.severity ?? ""}`} style={agentHueStyle(item.agentId)} data-test="interjection" data-severity={item.severity ?? ""}>
-      <header><AgentIcon agent={item.agentId} size={12} /><b>{item.agentId}</b><span class={`severity ${item.severity ?? ""}`}>{item.interrupts ? "ended the turn" : item.severity}</span><span class="muted when">{formatAge(item.timestamp)}</span>
+      <header><AgentIcon agent={item.agentId} size={12} /><b>{agentName(item.agentId, item.agentDisplayName)}</b><span class={`severity ${item.severity ?? ""}`}>{item.interrupts ? "ended the turn" : item.severity}</span><span class="muted when">{formatAge(item.timestamp)}</span>
         <IconButton icon="cross" label="Dismiss" testId="interjection-dismiss" onClick={() => void dismissInterjection(item)} />
       </header>
       <p class="interjection-reason" data-test="interjection-reason"><PlainText text={item.reason ?? ""} /></p>

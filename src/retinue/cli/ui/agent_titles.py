@@ -21,6 +21,10 @@ class AgentTitles(Mapping[str, str]):
         """Return the agent's display name, or its name."""
         return self.get(agent, agent)
 
+    def numbered_title(self, numbered_name: str, agent: str) -> str:
+        """Return the display name for a name with a number, such as `pair#2`."""
+        return f"{self.title(agent)}{numbered_name.removeprefix(agent)}"
+
     def __getitem__(self, agent: str) -> str:
         return self._titles_by_agent()[agent]
 

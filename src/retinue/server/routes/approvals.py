@@ -1,9 +1,11 @@
 """Routes for approvals."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from retinue.app.agent_display_names import display_names_by_run
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.approval import Approval, approval_as_json
 from retinue.server.context import ServerContext
@@ -109,15 +111,14 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
 async def list_approvals(
     context: ServerContext, request: ApiRequest[ApprovalsQuery, EmptyFields]
 ) -> list[dict[str, Any]]:
-    return [
-        _approval_row(each, context)
-        for each in await context.app.approvals.list(all_states=request.query.all)
-    ]
+    return await _approval_rows(await context.app.approvals.list(all_states=request.query.all), context)
 
 
-def _approval_row(approval: Approval, context: ServerContext) -> dict[str, Any]:
-    display_name = context.app.agents.registry.display_names().get(approval.agent)
-    return approval_as_json(approval) | {"agent_display_name": display_name}
+async def _approval_rows(approvals: Sequence[Approval], context: ServerContext) -> list[dict[str, Any]]:
+    display_names = await display_names_by_run(
+        {each.run: each.agent for each in approvals}, context.app.context
+    )
+    return [approval_as_json(each) | {"agent_display_name": display_names[each.run]} for each in approvals]
 
 
 @route(
@@ -131,7 +132,7 @@ def _approval_row(approval: Approval, context: ServerContext) -> dict[str, Any]:
 async def get_approval(
     context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
 ) -> dict[str, Any]:
-    return _approval_row(await context.app.approvals.find(request.ref), context)
+    return (await _approval_rows([await context.app.approvals.find(request.ref)], context))[0]
 
 
 @route(
@@ -152,6 +153,5 @@ async def get_approval(
 async def answer_approval(
     context: ServerContext, request: ApiRequest[EmptyFields, ApprovalAnswerBody]
 ) -> dict[str, Any]:
-    return _approval_row(
-        await context.app.approvals.answer(request.ref, request.body.answer, by=request.caller_name), context
-    )
+    answered = await context.app.approvals.answer(request.ref, request.body.answer, by=request.caller_name)
+    return (await _approval_rows([answered], context))[0]

@@ -222,7 +222,9 @@ async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuer
         agent=query.agent, children=query.children, search=query.q, limit=query.limit
     )
     return Response(
-        await context.session_row_cache.encode_list(sessions, context.app.agents.registry.display_names()),
+        await context.session_row_cache.encode_list(
+            sessions, context.app.agents.registry.display_name_finder()
+        ),
         media_type="application/json",
     )
 

@@ -1,5 +1,7 @@
 """Routes for watchers, and for child runs that a person starts from a session."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -7,7 +9,8 @@ from msgspec import Meta
 from retinue.app.messages import HTTP_KEY_PREFIX
 from retinue.app.run_options import SpawnOptions
 from retinue.domain.api_permission import ApiPermission
-from retinue.domain.watch import watch_as_json
+from retinue.domain.watch import Watch, watch_as_json
+from retinue.errors import NotFound
 from retinue.server.context import ServerContext
 from retinue.server.example_values import CALL_ID, RUN_ID, SESSION_ID, SLUG, TIMESTAMP
 from retinue.server.routes.inbox import INBOX_ROW_EXAMPLE, InboxRow
@@ -44,11 +47,14 @@ class ChildBody(RequestModel):
 
 
 class WatcherRow(ResponseModel):
-    """A watcher, with the fields of `watch list --json`."""
+    """A watcher, with the fields of `watch list --json` and the agent's display name."""
 
     id: str
     name: Annotated[str, Meta(description="Name: `pair#2` is the second watcher of its session.")]
     agent: str
+    agent_display_name: Annotated[
+        str | None, Meta(description="The agent's display name, if its definition has one.")
+    ]
     session: Annotated[str, Meta(description="session_id of the watched session.")]
     slug: str
     watcher: Annotated[str, Meta(description="session_id of the watcher's own session.")]
@@ -74,6 +80,7 @@ WATCHER_ROW_EXAMPLE: dict[str, Any] = {
     "id": CALL_ID,
     "name": "pair#1",
     "agent": "pair",
+    "agent_display_name": None,
     "session": SESSION_ID,
     "slug": SLUG,
     "watcher": "01a1e333-cbe6-7aef-b141-0270fa1d63e2",
@@ -97,7 +104,19 @@ WATCHER_ROW_EXAMPLE: dict[str, Any] = {
 async def list_all_watchers(
     context: ServerContext, _request: ApiRequest[EmptyFields, EmptyFields]
 ) -> list[dict[str, Any]]:
-    return [watch_as_json(each) for each in await context.app.watchers.list()]
+    return await _watcher_rows(await context.app.watchers.list(), context)
+
+
+async def _watcher_rows(watches: Sequence[Watch], context: ServerContext) -> list[dict[str, Any]]:
+    names = context.app.agents.registry.display_name_finder()
+    rows: list[dict[str, Any]] = []
+    for each in watches:
+        folder = ""
+        if not names.is_own(each.agent):
+            with suppress(NotFound):
+                folder = (await context.app.sessions.find(each.watcher)).workspace.intended_folder
+        rows.append(watch_as_json(each) | {"agent_display_name": names.find(each.agent, folder)})
+    return rows
 
 
 @route(
@@ -112,7 +131,7 @@ async def list_session_watchers(
     context: ServerContext, request: ApiRequest[EmptyFields, EmptyFields]
 ) -> list[dict[str, Any]]:
     session = await context.app.sessions.find_for_api(request.ref)
-    return [watch_as_json(each) for each in await context.app.watchers.list(session.id)]
+    return await _watcher_rows(await context.app.watchers.list(session.id), context)
 
 
 @route(
@@ -131,9 +150,8 @@ async def start_watcher(
     context: ServerContext, request: ApiRequest[EmptyFields, WatcherBody]
 ) -> dict[str, Any]:
     session = await context.app.sessions.find_for_api(request.ref)
-    return watch_as_json(
-        await context.app.watchers.add(session.id, agent=request.body.agent, trigger=request.body.trigger)
-    )
+    watch = await context.app.watchers.add(session.id, agent=request.body.agent, trigger=request.body.trigger)
+    return (await _watcher_rows([watch], context))[0]
 
 
 @route(
@@ -149,10 +167,9 @@ async def stop_watchers(
     context: ServerContext, request: ApiRequest[WatchersQuery, EmptyFields]
 ) -> list[dict[str, Any]]:
     session = await context.app.sessions.find_for_api(request.ref)
-    return [
-        watch_as_json(each)
-        for each in await context.app.watchers.remove(session.id, agent=request.query.agent)
-    ]
+    return await _watcher_rows(
+        await context.app.watchers.remove(session.id, agent=request.query.agent), context
+    )
 
 
 @route(
