@@ -10,7 +10,7 @@ import pytest
 from user_machine import UserMachine
 
 from retinue.testing.fake_model_server import CapturedRequest
-from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
+from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_call_reply
 
 LIMIT = 60_000
 LINES = [f"line {number:05} of the long report" for number in range(8_000)]
@@ -211,3 +211,40 @@ async def test_a_parent_reads_the_files_in_the_private_tmp_of_its_child_and_of_n
         await machine("send", ran.json["slug"], "Read it.")
         deleted = str(server.requests[-1].messages[-1]["content"])
     assert json.loads(deleted)["error"] == "out_of_scope"
+
+
+@pytest.mark.parametrize("name", ["agent", "spawn_subagent", "PersistentAgent"])
+async def test_a_failed_sub_agent_lists_the_files_that_it_wrote(machine: UserMachine, name: str):
+    machine.write_config(approvals="auto")
+    machine.write_agent("helper", "", "You help.\n")
+    replies = (
+        tool_call_reply(("write", {"path": "/tmp/report/notes.md", "content": "The note of the child.\n"})),
+        http_error(400, "the model refuses the request"),
+    )
+    script = Script(DELEGATION_CALLS[name], reply_done, child=replies)
+    async with machine.serve_models(script):
+        ran = await machine("run", "--json", "Where is x?")
+    (child,) = ran.json["children"]
+    assert (await machine("runs", "show", "--json", child)).json["status"] == "failed"
+    found = re.search(
+        r"[^\s\"]+/report/notes\.md", request_text(script.parent_requests[-1]).replace("\\", "")
+    )
+    assert found is not None, request_text(script.parent_requests[-1])
+    assert Path(found.group()).read_text() == "The note of the child.\n"
+
+
+async def test_reading_a_reply_without_text_shows_its_tool_calls(machine: UserMachine):
+    machine.write_config(approvals="auto")
+    machine.write_agent("reader", "tools: [read, ls]\n", "You read.\n")
+    calls = tool_call_reply(("ls", {"path": "."}), ("read", {"path": "missing.txt"}))
+    async with machine.serve_models([calls, text_reply("ok then")]):
+        ran = (await machine("run", "--json", "--agent", "reader", "Look.")).json
+    shown = (await machine("sessions", "export", "--json", ran["slug"])).json
+    (reply,) = [each for each in shown if each.get("role") == "agent" and not each["text"]]
+    read = tool_call_reply(("read", {"path": f"entry:{reply['id']}"}))
+    async with machine.serve_models([read, text_reply("ok then")]) as server:
+        await machine("send", "--json", ran["slug"], "Read it.")
+        text = str(server.requests[-1].messages[-1]["content"])
+    assert "no text, only these tool calls" in text
+    assert re.search(r'entry:\S+ ls \{"path": ?"\."\}', text), text
+    assert re.search(r'entry:\S+ read \{"path": ?"missing.txt"\}', text), text

@@ -158,3 +158,15 @@ async def test_doctor_reports_the_sizes_of_a_home(machine: UserMachine):
     for name in ("ledger", "sessions", "deleted sessions", "torn files", "logs"):
         assert name in sizes["message"]
     assert "deleted sessions 0 kB" not in sizes["message"]
+
+
+async def test_the_history_says_that_its_runs_were_pruned(machine: UserMachine):
+    assert "No runs yet" in (await machine("runs", "history")).err
+    async with machine.serve_models([text_reply("One.")]):
+        await machine("run", "Hi")
+    make_everything_old(machine.home)
+    await machine("doctor", "--repair")
+    history = await machine("runs", "history")
+    assert "1 ended run was pruned or purged" in history.err
+    assert "No runs yet" not in history.err
+    assert (await machine("runs", "history", "--json")).json == []

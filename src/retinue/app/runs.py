@@ -433,6 +433,10 @@ class RunService:
         )
         return [row | {"agent_display_name": display_names[row["run_id"]]} for row in rows]
 
+    async def pruned_count(self) -> int:
+        """Return the number of runs of which only tombstones are left."""
+        return len(await self._context.ledger.read(lambda tx: tx.find_pruned_run_ids()))
+
     def cost(self, run: Run) -> float | None:
         """Return the cost of this run alone in dollars, or None if its model has no price."""
         return run_cost(run, self._context.live_config.prices())

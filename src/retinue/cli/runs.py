@@ -74,6 +74,11 @@ async def list_run_history(app: App, terminal: Terminal, limit: int) -> None:
     """List all runs, live ones included, newest first."""
     history = await app.runs.list(live=False, limit=limit)
     empty_note = 'No runs yet. Start one with "retinue run TEXT".'
+    if not history and (pruned := await app.runs.pruned_count()):
+        empty_note = (
+            f"No runs to list: {format_count(pruned, 'ended run')} {'was' if pruned == 1 else 'were'} pruned or purged. "
+            'What was said is in the sessions: "retinue sessions list".'
+        )
     terminal.print_table([run_as_json(run) for run in history], RUN_COLUMNS, empty_note=empty_note)
 
 

@@ -159,6 +159,7 @@ async def fail_run(run_id: str, error: BaseException, context: RuntimeContext) -
     run = await context.ledger.read(lambda tx: tx.get_run(run_id))
     if run is not None:
         outcome = outcome_for_error(error)
+        run = await _with_report(run, context)
         await cancel_abandoned_children(
             await finish_run(run, outcome.status, context, reason=outcome.reason, error=outcome.error),
             context,

@@ -6,11 +6,14 @@ from retinue.domain.bounded_text import ENTRY_PREFIX, RESULT_PREFIX
 from retinue.domain.delivery import escape_role_markers
 from retinue.domain.run import Run
 from retinue.domain.session import Session
-from retinue.domain.transcript import Entry, ToolCall
+from retinue.domain.transcript import Entry, Message, ToolCall
 from retinue.errors import Failed, NotFound
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.child_report import load_result
 
+EMPTY_ENTRY = "[this entry has no text]"
+EMPTY_RESULT = "[the run ended without a text]"
+NO_TEXT_BUT_CALLS = "[this reply has no text, only these tool calls]"
 MAX_LINE_CHARS = 20_000
 """A longer line is split, so that every part of it can be read."""
 
@@ -51,13 +54,25 @@ async def _load_entry(entry_id: str, call: Call, context: RuntimeContext) -> str
     if not entry_id:
         raise Failed(f"The id of the entry is missing. Use {ENTRY_PREFIX}ID.")
     try:
-        return _entry_text(await context.store.read_entry(call.session, entry_id))
+        entry = await context.store.read_entry(call.session, entry_id)
     except NotFound as error:
         raise Failed(f"This conversation has no entry {entry_id!r}.") from error
+    return _entry_text(entry) or await _tool_calls_text(entry, call, context) or EMPTY_ENTRY
 
 
 def _entry_text(entry: Entry) -> str:
     return entry.args if isinstance(entry, ToolCall) else str(asdict(entry).get("text", ""))
+
+
+async def _tool_calls_text(entry: Entry, call: Call, context: RuntimeContext) -> str:
+    """Describe a reply without text by its tool calls, which are the entries after it."""
+    if not isinstance(entry, Message) or not entry.tool_call_count:
+        return ""
+    following = await context.store.read_entry_page(call.session, after=entry.id, limit=entry.tool_call_count)
+    calls = [each for each in following if isinstance(each, ToolCall)]
+    return "\n".join(
+        (NO_TEXT_BUT_CALLS, *(f"{ENTRY_PREFIX}{each.id} {each.tool} {each.args}" for each in calls))
+    )
 
 
 async def _load_child_result(run_id: str, call: Call, context: RuntimeContext) -> str:
@@ -66,7 +81,7 @@ async def _load_child_result(run_id: str, call: Call, context: RuntimeContext) -
         raise Failed(f"This conversation has no sub-agent with the run {run_id!r}.")
     if run.status.is_live:
         raise Failed(f"Run {run_id} has not ended ({run.status}). Its result will be delivered to you.")
-    return await load_result(run, context)
+    return await load_result(run, context) or EMPTY_RESULT
 
 
 async def _is_child_run(run: Run, session: Session, context: RuntimeContext) -> bool:

@@ -219,8 +219,13 @@ def _success(
         agent_id=agent_id,
         truncated=report.is_truncated or None,
         length=report.length if report.is_truncated else None,
-        files=[{"path": each.path, "bytes": each.size} for each in run.report.files] or None,
+        files=_files(run),
     )
+
+
+def _files(run: Run) -> list[dict[str, object]] | None:
+    """Return the files that the child left in its private /tmp; None if there are none."""
+    return [{"path": each.path, "bytes": each.size} for each in run.report.files] or None
 
 
 def _result_notes(run: Run) -> str:
@@ -238,6 +243,7 @@ def _failure(run: Run, texts: Sequence[str], context: RuntimeContext) -> Failed:
         str(run.reason or run.status),
         agent_used=run.agent,
         result=summary,
+        files=_files(run),
     )
 
 

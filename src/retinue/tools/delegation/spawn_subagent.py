@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from retinue.domain.agent import Role
 from retinue.domain.bounded_text import read_result_call
-from retinue.domain.delivery import failure_summary, inbox_status, run_label, single_line
+from retinue.domain.delivery import failure_summary, files_note, inbox_status, run_label, single_line
 from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Isolation
@@ -164,7 +164,7 @@ async def child_result(run: Run, call: Call, context: RuntimeContext) -> str:
     if run.status is not Status.DONE:
         raise Failed(
             f"{run_label(run)} error: {failure_summary(run)} (its conversation: {run.transcript_path}; "
-            f"to read its text so far, call: {read_result_call(run.id)})"
+            f"to read its text so far, call: {read_result_call(run.id)}){files_note(run)}"
         )
     return format_report(run, run.text, context)
 
