@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -68,6 +69,7 @@ class NamedFile(Struct, frozen=True, kw_only=True):
 
 
 _ROOT_PATTERN = re.compile(r"/[/.*?]*")
+_ROOT_WILDCARD = re.compile(r"/+(?:\Z|[^/]*[*?\[])")
 
 MAX_COMPARED_FILES = 64
 """Files of one command that are compared."""
@@ -196,13 +198,18 @@ def describe_root_request(approval: Approval) -> str | None:
     if not isinstance(allowed_paths, list):
         return None
     patterns = [str(each) for each in cast("list[Any]", allowed_paths)]
-    if patterns and not any(map(_is_root, patterns)):
+    if patterns and not any(map(_matches_at_root, patterns)):
         return None
-    listed = next(filter(_is_root, patterns), "an empty list")
+    listed = next(filter(_matches_at_root, patterns), "an empty list")
     return (
-        f"warning: allowed_paths is the root of the file system ({listed}): the new agent may read every file on "
-        "this machine that is not protected or denied"
+        f"warning: allowed_paths begins at the root of the file system ({listed}): the new agent may read every file "
+        "on this machine that it matches and that is not protected or denied"
     )
+
+
+def _matches_at_root(pattern: str) -> bool:
+    """Return whether a pattern is the root, or has a wildcard in the first name below it, as `/[a-z]*/**`."""
+    return _is_root(pattern) or _ROOT_WILDCARD.match(posixpath.normpath(pattern.strip())) is not None
 
 
 def _is_root(path: str) -> bool:
