@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from user_machine import UserMachine, spawn_and_wait
 
 from retinue.app.run_options import SpawnOptions
+from retinue.domain.delivery import DeliveryState
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS
 from retinue.domain.transcript import ToolResult
 from retinue.errors import Failed, NotFound, Refused
-from retinue.interfaces import Call
+from retinue.interfaces import Call, Transaction
 from retinue.storage import strict_yaml
 from retinue.testing.replies import text_reply, tool_call_reply
 from retinue.tools.define import tool
@@ -345,4 +347,25 @@ async def test_a_result_that_could_not_be_written_is_added_by_the_next_process_t
         await machine("runs", "resume")
     assert transcript.read_text().count("The lock is missing.") == 1
     (row,) = (await machine("inbox", "--json")).json
+    assert row["delivery"] == "delivered"
+
+
+async def test_a_crash_after_a_result_was_written_adds_it_no_second_time(machine: UserMachine):
+    machine.write_agent("helper", "", "You help.\n")
+    async with (
+        machine.serve_models([text_reply("Hello."), text_reply("The lock is missing.")]),
+        machine.open() as app,
+    ):
+        parent = await app.run("Begin.")
+        await spawn_and_wait(app, parent.slug, "helper", "Find it.")
+
+        def forget_delivery(tx: Transaction) -> None:
+            """Leave the ledger as a process does that dies before it marks the delivery."""
+            (delivery,) = tx.find_deliveries(session=parent.session_id)
+            tx.update_delivery(replace(delivery, state=DeliveryState.PENDING, taken_by="", delivered_at=None))
+
+        await app.context.ledger.write(forget_delivery)
+        await app.runs.resume()
+        (row,) = await app.inbox.list(parent.slug)
+    assert Path(parent.transcript_path).read_text().count("The lock is missing.") == 1
     assert row["delivery"] == "delivered"
