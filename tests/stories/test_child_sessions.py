@@ -1,13 +1,15 @@
 """Child sessions: each has its own folder and configuration, and at most the permissions of its parent."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from msgspec.structs import replace
-from user_machine import UserMachine, spawn_and_wait
+from user_machine import UserMachine, spawn_and_wait, wait_until
 
 from retinue.app.run_options import SpawnOptions
 from retinue.domain.delivery import DeliveryState
@@ -16,7 +18,8 @@ from retinue.domain.transcript import ToolResult
 from retinue.errors import Failed, NotFound, Refused
 from retinue.interfaces import Call, Transaction
 from retinue.storage import strict_yaml
-from retinue.testing.replies import text_reply, tool_call_reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 EXPLORER = """\
@@ -368,4 +371,38 @@ async def test_a_crash_after_a_result_was_written_adds_it_no_second_time(machine
         await app.runs.resume()
         (row,) = await app.inbox.list(parent.slug)
     assert Path(parent.transcript_path).read_text().count("The lock is missing.") == 1
+    assert row["delivery"] == "delivered"
+
+
+async def test_the_result_of_a_child_reaches_its_parent_once_although_the_daemon_was_killed(
+    machine: UserMachine,
+):
+    machine.write_agent("helper", "", "You help.\n")
+    gate = asyncio.Event()
+
+    async def answer(request: CapturedRequest) -> FakeResponse:
+        if "Find it." not in str(request.messages):
+            return text_reply("Hello.")
+        await gate.wait()
+        return text_reply("The lock is missing.")
+
+    async with machine.serve_models(answer):
+        parent = (await machine("run", "--json", "Begin.")).json
+        transcript = Path(parent["path"])
+        async with machine.daemon() as process:
+            connector = aiohttp.UnixConnector(str(machine.home / "daemon.sock"))
+            async with aiohttp.ClientSession(connector=connector) as client:
+                url = f"http://localhost/api/sessions/{parent['session_id']}/children"
+                async with client.post(url, json={"agent": "helper", "content": "Find it."}) as response:
+                    assert response.status == 201
+            await machine.wait_for_requests(2)
+            await machine.kill(process)
+        assert "The lock is missing." not in transcript.read_text()
+        gate.set()
+        async with machine.daemon():
+            await wait_until(lambda: "The lock is missing." in transcript.read_text())
+        async with machine.daemon():
+            await machine("runs", "list")
+    assert transcript.read_text().count("The lock is missing.") == 1
+    (row,) = (await machine("inbox", "--json")).json
     assert row["delivery"] == "delivered"
