@@ -93,6 +93,10 @@ class WorkspaceInfo(ResponseModel):
     writable: bool
     label: str
     source: str | None
+    git_dir: Annotated[
+        str | None,
+        Meta(description="The folder with the git data of the worktree that was created for the session."),
+    ]
     project: str | None
 
 
@@ -189,6 +193,7 @@ SESSION_ROW_EXAMPLE: dict[str, Any] = {
         "writable": True,
         "label": "parcel",
         "source": None,
+        "git_dir": None,
         "project": None,
     },
     "status": "idle",
