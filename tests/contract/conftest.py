@@ -72,6 +72,7 @@ def _run_in_sandbox(
     )
     for fd in sandboxed.fds:
         os.close(fd)
+    os.write(sandboxed.go_fd, b"\n")
     output, _ = process.communicate()
     return SandboxResult(
         exit_code=process.returncode, output=output.decode(errors="replace"), notes=sandboxed.clean_up()

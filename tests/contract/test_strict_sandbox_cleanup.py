@@ -146,6 +146,7 @@ def start_command(
     )
     for fd in sandboxed.fds:
         os.close(fd)
+    os.write(sandboxed.go_fd, b"\n")
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     return sandboxed, process

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import json
 import os
+import platform
 import select
 import signal
 import subprocess
@@ -17,6 +18,9 @@ from retinue.domain.permissions.scope import Scope
 from retinue.sandbox import cgroup, devices, process
 from retinue.sandbox.bubblewrap import COMMAND_ENVIRONMENT, bubblewrap_command, find_bwrap
 from retinue.sandbox.file_snapshot import clean_up_killed_commands
+
+SYS_EXIT = {"x86_64": 60, "aarch64": 93}
+"""The call that ends only the thread that makes it."""
 
 HOLD_LOCK = """
 import fcntl, os, signal, sys
@@ -214,6 +218,7 @@ def test_a_command_dies_with_the_process_that_started_it(scope: Scope, workspace
     )
     for fd in sandboxed.fds:
         os.close(fd)
+    os.write(sandboxed.go_fd, b"\n")
     assert starter.stdout is not None
     assert starter.stdout.readline() == b"1\n"
     starter.send_signal(signal.SIGKILL)
@@ -241,12 +246,42 @@ if os.fork() == 0:
     os.execve(command.argv[0], command.argv, {{}})
 if {is_killed}:
     os.kill(starter, signal.SIGKILL)
+os.write(command.go_fd, b'x\\n')
 os.wait()
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.stdout == output
     if not is_killed:  # otherwise bubblewrap may find that the devices of the dead process are gone
         assert ended.stderr == ""
+
+
+def test_a_command_does_not_begin_when_only_the_thread_that_started_it_has_died(workspace: Path):
+    """When a process is killed, its other threads hold its pipes open until they are gone too.
+
+    Here the main thread starts the sandbox and ends at once: the kernel ends nothing together with it. The other
+    thread ends the process when the sandbox is complete.
+    """
+    program = f"""
+import ctypes, os, select, subprocess, threading
+from retinue.domain.permissions.scope import Scope
+from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
+tree = ('{workspace}/**',)
+command = bubblewrap_command(Scope(root='{workspace}', read=tree, write=tree), 'echo > ran', bwrap=find_bwrap())
+is_started = threading.Event()
+def end_when_complete():
+    is_started.wait()
+    for fd in command.fds:
+        os.close(fd)
+    os.write(1, os.read(command.ready_fd, 1))
+    os._exit(0)
+threading.Thread(target=end_when_complete).start()
+subprocess.Popen(command.argv, env={{}}, pass_fds=command.fds, stderr=1)
+is_started.set()
+ctypes.CDLL(None).syscall({SYS_EXIT[platform.machine()]}, 0)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == ("\n", "")
+    assert not (workspace / "ran").exists()
 
 
 def test_a_sandbox_that_was_never_completed_is_ended_by_the_next_process(scope: Scope, tmp_path: Path):

@@ -94,11 +94,14 @@ after the command's process has started: that is waited for, and anything that s
 all, after it has asked the kernel to die with its parent, that process applies the seccomp filter.
 """
 
-_CHECK_LIFELINE = "if read -t 0 -u {0}; then exit 126; fi; exec {0}<&-\n"
-"""Bash code that starts nothing if the process that holds the other end of a pipe is dead.
+_WAIT_FOR_GO = """\
+echo >&{ready}; exec {ready}>&-; read -r -u {go} || exit 126; exec {go}<&-
+"""
+"""Bash code that reports a complete sandbox, and starts nothing before Retinue has answered.
 
-Bubblewrap asks the kernel to end the sandbox together with that process. If the process dies before this request,
-this check stops the command. Plain sh cannot do this.
+The thread that started bubblewrap answers: the kernel then ends the sandbox together with that thread. If the thread
+has died before bubblewrap asked the kernel for that, no answer comes, and the pipe is closed with Retinue's last
+thread. Plain sh cannot use these descriptors.
 """
 
 _MAX_USER_PROCESSES = 8192
@@ -229,9 +232,12 @@ def bubblewrap_command(
             )
             groups = cgroup.create_groups(_AGENT_GROUP_LIMITS if cli_agent else None)
             rollback.callback(cgroup.remove_groups, groups)
-            lifeline_fd, lifeline_writer = os.pipe2(os.O_CLOEXEC)
-            fds.fds.append(lifeline_fd)
-            rollback.callback(os.close, lifeline_writer)
+            ready_fd, ready_writer = os.pipe2(os.O_CLOEXEC)
+            fds.fds.append(ready_writer)
+            rollback.callback(os.close, ready_fd)
+            go_reader, go_fd = os.pipe2(os.O_CLOEXEC)
+            fds.fds.append(go_reader)
+            rollback.callback(os.close, go_fd)
             record = start_record(records_folder, _take_snapshot(scope, plan))
             rollback.pop_all()
     except OSError as error:
@@ -239,17 +245,19 @@ def bubblewrap_command(
     join_argv = cgroup.join_argv(groups)
 
     def clean_up() -> tuple[str, ...]:
-        os.close(lifeline_writer)
+        os.close(ready_fd)
+        os.close(go_fd)
         if monitor is not None:
             monitor.release()
         cgroup.remove_groups(groups)
         devices.release()
         return (*visible_notes(killed_commands, plan.writable_folders), *plan.notes, *record.clean_up())
 
+    gate = _WAIT_FOR_GO.format(ready=ready_writer, go=go_reader) if _shell_path() == _BASH else ""
     argv_inside = (
-        (*_shell_argv(lifeline_fd, record.token, {}, f'exec {_shell_path()} -c -- "$0"'), command)
+        (*_shell_argv(gate, record.token, {}, f'exec {_shell_path()} -c -- "$0"'), command)
         if cli_agent is None
-        else (*_shell_argv(lifeline_fd, record.token, CLI_AGENT_LIMITS, 'exec "$0" "$@"'), *cli_agent.argv)
+        else (*_shell_argv(gate, record.token, CLI_AGENT_LIMITS, 'exec "$0" "$@"'), *cli_agent.argv)
     )
     start_gate_fd, sigterm_grace_s = (
         (cli_agent.start_gate_fd, cli_agent.sigterm_grace_s) if cli_agent else (-1, 0.0)
@@ -261,6 +269,8 @@ def bubblewrap_command(
         clean_up=clean_up,
         start_monitor=monitor and partial(start_monitor, monitor, record.snapshot, plan.scanned_folders),
         launcher_argc=len(join_argv) + 1,
+        ready_fd=ready_fd,
+        go_fd=go_fd,
         start_gate_fd=start_gate_fd,
         sigterm_grace_s=sigterm_grace_s,
         separate_stderr=cli_agent is not None,
@@ -405,9 +415,9 @@ def _tmpfs_options(target: str, size: int) -> list[str]:
 
 
 def _shell_argv(
-    lifeline_fd: int, record_token: str, limit_overrides: Mapping[str, int | None], final_command: str
+    gate: str, record_token: str, limit_overrides: Mapping[str, int | None], final_command: str
 ) -> tuple[str, ...]:
-    """Return the shell that checks the sandbox, sets the limits, and then runs the final command.
+    """Return the shell that checks the sandbox, passes the gate, sets the limits, and then runs the final command.
 
     The token marks the processes that build the sandbox. In a user namespace the processes are counted
     separately; before Linux 5.14 all processes of the user were counted.
@@ -427,8 +437,7 @@ def _shell_argv(
         value = maximum if hard_limit == resource.RLIM_INFINITY else min(maximum, hard_limit)
         flag, flag_unit = flags.get(letter, (letter, unit))
         lines.append(f"ulimit -{flag} {value // flag_unit}")
-    check_lifeline = _CHECK_LIFELINE.format(lifeline_fd) if shell == _BASH else ""
-    script = f"{_WAIT_FOR_FIRST_PROCESS}{check_lifeline}{' && '.join(lines)} && {final_command}"
+    script = f"{_WAIT_FOR_FIRST_PROCESS}{gate}{' && '.join(lines)} && {final_command}"
     return (shell, "-c", f": {record_token}\n{script}")
 
 

@@ -38,5 +38,9 @@ class SandboxedCommand(Struct, frozen=True, kw_only=True):
     """Seconds between SIGTERM, sent to every process group inside, and the end."""
     start_gate_fd: int = -1
     """Descriptor, open here too: writing one byte lets a waiting command begin."""
+    ready_fd: int = -1
+    """Descriptor, open here too: the command writes to it when its sandbox is complete, and waits."""
+    go_fd: int = -1
+    """Descriptor, open here too: writing a line lets the command begin; closing it ends the waiting command."""
     separate_stderr: bool = False
     """Use separate pipes for stdout and stderr."""

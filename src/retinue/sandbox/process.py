@@ -164,6 +164,8 @@ class _RunningCommand(Generic[S]):
         self._loop.add_reader(self._status_fd, self._read_status)
         if self._stderr_fd is not None:
             self._loop.add_reader(self._stderr_fd, self._read_stderr)
+        if command.ready_fd >= 0:
+            self._loop.add_reader(command.ready_fd, self._let_begin)
         self._stop_monitor = no_clean_up
         self._monitor_timer = self._loop.call_later(MONITOR_DELAY_S, self._start_monitor)
 
@@ -249,6 +251,13 @@ class _RunningCommand(Generic[S]):
         if not self._exit_task.done():
             _kill_tree(self._process)
 
+    def _let_begin(self) -> None:
+        """Let the command begin, now that its sandbox ends together with this thread."""
+        self._loop.remove_reader(self._command.ready_fd)
+        if os.read(self._command.ready_fd, 1):
+            with suppress(BrokenPipeError):  # the process is already gone
+                os.write(self._command.go_fd, b"\n")
+
     def _read_output(self) -> bool:
         return self._read_into(self._stdout_fd, self.output)
 
@@ -305,6 +314,8 @@ class _RunningCommand(Generic[S]):
             if fd is not None:
                 self._loop.remove_reader(fd)
                 os.close(fd)
+        if self._command.ready_fd >= 0:
+            self._loop.remove_reader(self._command.ready_fd)
         if self._first_pidfd is not None:
             os.close(self._first_pidfd)
         for sink in (self.output, self._stderr):
@@ -319,7 +330,7 @@ def _spawn(command: SandboxedCommand) -> tuple["subprocess.Popen[bytes]", int, i
     other descriptors are closed for the program.
     """
     stdout_fd, child_stdout = os.pipe()
-    status_fd, child_status = os.pipe()
+    status_fd, child_status = _open_status_pipe()
     stderr_fd, child_stderr = os.pipe() if command.separate_stderr else (None, child_stdout)
     argv = (
         *command.argv[: command.launcher_argc],
@@ -352,6 +363,18 @@ def _spawn(command: SandboxedCommand) -> tuple["subprocess.Popen[bytes]", int, i
     with suppress(OSError):
         fcntl.fcntl(stdout_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return process, stdout_fd, status_fd, stderr_fd
+
+
+def _open_status_pipe() -> tuple[int, int]:
+    """Open a pipe whose other end can be written also when this process has died.
+
+    A launcher that a signal (SIGPIPE) ended halfway would leave a process behind that waits for it.
+    """
+    status_fd, writer = os.pipe()
+    try:
+        return status_fd, os.open(f"/proc/self/fd/{writer}", os.O_RDWR | os.O_CLOEXEC)
+    finally:
+        os.close(writer)
 
 
 def _open_process(pid: int, namespace: int | None) -> int:
