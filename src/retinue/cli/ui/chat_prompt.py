@@ -79,6 +79,7 @@ class ChatPrompt:
         self._footer_lines: Sequence[FooterLine] = ()
         self._pending_text: list[str] = []
         self._is_flush_scheduled = False
+        self._is_left = False
         self._answers: asyncio.Queue[str | None] | None = None
         """The answers to the question that is open; None for its end."""
         self._is_hint_shown = False
@@ -113,6 +114,8 @@ class ChatPrompt:
 
     async def run(self) -> bool:
         """Edit messages until the user exits; return False if the terminal was closed instead."""
+        if self._is_left:
+            return True
         self._output.keeps_bracketed_paste = True
         try:
             await self._session.app.run_async(set_exception_handler=False)
@@ -124,7 +127,8 @@ class ChatPrompt:
         return True
 
     def leave(self) -> None:
-        """End `run`."""
+        """End `run`, also if it has not begun."""
+        self._is_left = True
         app = self._session.app
         if app.is_running and not app.is_done:
             self._output.keeps_bracketed_paste = False
