@@ -130,18 +130,26 @@ class ModelFailed(Failed):
     """The model failed.
 
     `reason` is one of the run's reasons; `partial` is the text received before the failure. `outage_server`
-    names the server if it is down for now, so that waiting for it makes sense.
+    names the server if it is down for now, so that waiting for it makes sense; `breaks_off` says that it begins
+    replies and does not complete them, so that each further attempt is paid for.
     """
 
     code = "model_failed"
 
     def __init__(
-        self, message: str, *, reason: str = "unreachable", partial: str = "", outage_server: str = ""
+        self,
+        message: str,
+        *,
+        reason: str = "unreachable",
+        partial: str = "",
+        outage_server: str = "",
+        breaks_off: bool = False,
     ) -> None:
         super().__init__(message)
         self.reason = reason
         self.partial = partial
         self.outage_server = outage_server
+        self.breaks_off = breaks_off
 
 
 class TimedOut(RetinueError):

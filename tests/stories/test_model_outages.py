@@ -1,13 +1,14 @@
 """Outages of a model's server: runs wait for it without a slot, and continue when it answers again."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from user_machine import UserMachine, wait_until
 
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
-from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_call_reply
+from retinue.testing.replies import FakeResponse, http_error, stream_error, text_reply, tool_call_reply
 
 CHILDREN = 12
 DELEGATION = tool_call_reply(
@@ -72,6 +73,32 @@ async def test_a_command_waits_for_a_server_that_is_down_and_continues_by_itself
         assert "down for maintenance" in waits[0]
     ended = (await machine("runs", "show", run["run_id"], "--json")).json
     assert (ended["status"], ended["error"], ended["reason"], ended["attempts"]) == ("done", None, None, 1)
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+async def test_replies_that_keep_breaking_off_leave_no_trace_in_the_conversation(
+    machine: UserMachine, provider: str
+):
+    configure(machine)
+    broken = True
+    async with machine.serve_models(
+        lambda _: stream_error(text="I thi") if broken else text_reply("I think so.")
+    ) as server:
+        process = await machine.start("run", "--json", "--model", f"{provider}:model", "Do you?")
+        await machine.wait_for_live_runs("waiting")
+        count = len(server.requests)
+        await wait_until(lambda: len(server.requests) > count + 1)
+        broken = False
+        out, _ = await process.communicate()
+    ended = json.loads(out)
+    assert (process.returncode, ended["status"], ended["text"], ended["turns"]) == (
+        0,
+        "done",
+        "I think so.",
+        1,
+    )
+    first, *others = [request.messages for request in server.requests]
+    assert others == [first] * len(others)
 
 
 async def test_a_refused_connection_is_waited_for(machine: UserMachine):

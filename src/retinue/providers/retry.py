@@ -61,7 +61,9 @@ class RetryingProvider:
         if request.is_probe:
             self._servers_down.add(server)
         settings = self._settings_by_provider.get(request.model.provider, self._settings)
-        state = _RetryState(settings, self._clock, gate, on_delta, server, self._servers_down)
+        state = _RetryState(
+            settings, self._clock, gate, on_delta, server, self._servers_down, is_probe=request.is_probe
+        )
         timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else settings.timeouts
         while True:
             permit = gate.try_enter() or await state.wait_for_gate()
@@ -124,7 +126,10 @@ class _RetryState:
         on_delta: Callable[[ReplyDelta], None],
         server: str,
         servers_down: set[str],
+        *,
+        is_probe: bool,
     ) -> None:
+        self._is_probe = is_probe
         self._server = server
         self._servers_down = servers_down
         self._settings = settings
@@ -171,16 +176,22 @@ class _RetryState:
             0.0 if error.close_rate_limit_gate else self._backoff_s(error.retry_after, self._failures - 1)
         )
         self._incomplete_replies += stream_timeout.has_output
-        is_outage = error.retry and self._incomplete_replies < self._settings.max_incomplete_replies
-        if not is_outage or self._is_window_over(delay_s):
-            raise _final_error(
-                error,
-                self._failures + self._rate_limits,
-                stream_timeout.text,
-                self._report_outage() if is_outage else "",
-            ) from error
+        attempts = self._failures + self._rate_limits
+        if not error.retry:
+            raise _final_error(error, attempts, partial=stream_timeout.text) from error
         if stream_timeout.has_output:
             self._on_delta(ReplyDelta(is_discarded=True))
+        if (
+            self._is_probe
+            or self._incomplete_replies >= self._settings.max_incomplete_replies
+            or self._is_window_over(delay_s)
+        ):
+            raise _final_error(
+                error,
+                attempts,
+                outage_server=self._report_outage(),
+                breaks_off=stream_timeout.has_output,
+            ) from error
         if delay_s:
             cause = str(error) if error.reason is Reason.UNREACHABLE else _WAIT_REASONS[error.reason]
             self._on_delta(ReplyDelta(wait_reason=f"{cause}, retrying in {_round_up_seconds(delay_s)} s"))
@@ -269,9 +280,22 @@ _WAIT_REASONS: Mapping[str, str] = {
 }
 
 
-def _final_error(error: ProviderError, attempts: int, partial: str, outage_server: str) -> ModelFailed:
+def _final_error(
+    error: ProviderError,
+    attempts: int,
+    *,
+    partial: str = "",
+    outage_server: str = "",
+    breaks_off: bool = False,
+) -> ModelFailed:
     times = f" (tried {attempts} times)" if attempts > 1 else ""
-    return ModelFailed(f"{error}{times}", reason=error.reason, partial=partial, outage_server=outage_server)
+    return ModelFailed(
+        f"{error}{times}",
+        reason=error.reason,
+        partial=partial,
+        outage_server=outage_server,
+        breaks_off=breaks_off,
+    )
 
 
 def _server_name(model: Model) -> str:

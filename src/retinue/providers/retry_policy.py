@@ -17,7 +17,7 @@ class RetrySettings(Struct, frozen=True, kw_only=True):
     retry_window_s: float = 600.0
     """No attempt begins later than this after the first; then the run waits for the model's server."""
     max_incomplete_replies: int = 8
-    """Attempts that produced output and then failed: each was paid for, so the run fails after this many."""
+    """Attempts that produced output and then failed: each was paid for. After this many, the run waits."""
     backoff_s: float = 1.0
     max_backoff_s: float = 30.0
     max_retry_after_s: float = 120.0

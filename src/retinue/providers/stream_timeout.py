@@ -156,17 +156,12 @@ class StreamWatchdog:
         """Return the error for the limit that passed."""
         timeouts = self._timeouts
         limits = (
-            (self._started_at + timeouts.total_s, f"the model took more than {timeouts.total_s:g} s", False),
-            (
-                self._last_byte_at + self._idle_limit_s,
-                f"the model sent no data for {self._idle_limit_s:g} s",
-                True,
-            ),
+            (self._started_at + timeouts.total_s, f"the model took more than {timeouts.total_s:g} s"),
+            (self._last_byte_at + self._idle_limit_s, f"the model sent no data for {self._idle_limit_s:g} s"),
             (
                 self._last_output_at + timeouts.no_output_s,
                 f"the model produced no output for {timeouts.no_output_s:g} s",
-                True,
             ),
         )
-        _, message, retry = min(limits)
-        return ProviderError(message, reason=Reason.INCOMPLETE, retry=retry and timeouts.retry_after_timeout)
+        _, message = min(limits)
+        return ProviderError(message, reason=Reason.INCOMPLETE, retry=timeouts.retry_after_timeout)

@@ -16,6 +16,11 @@ MIN_PROBE_INTERVAL_S = 1.0
 MAX_PROBE_INTERVAL_S = 60.0
 PROBE_INTERVAL_SHARE = 0.1
 """Delay until the next attempt, as a share of the length of the outage."""
+MAX_PAID_PROBE_INTERVAL_S = 3600.0
+"""The same for a server that begins replies and does not complete them.
+
+Each attempt is paid for, so the delay is as long as the outage.
+"""
 PROBE_TIMEOUT_S = 900.0
 """Time after which another run tries, if the current attempt has neither succeeded nor failed."""
 MAX_CANDIDATES = 8
@@ -42,7 +47,7 @@ async def suspend_for_model(run: Run, outcome: RunOutcome, context: RuntimeConte
         if _has_waited_too_long(updated, at, context):
             _suspend_for_person(updated, at, tx, context)
             return True
-        next_probe_at = at + _probe_interval(at - since, context)
+        next_probe_at = at + _probe_interval(at - since, context, is_paid=outcome.breaks_off)
         suspended = updated.suspend(WaitReason.MODEL, at=at, between_turns=True, wake_at=next_probe_at)
         save_suspended(suspended, tx, context, at, error=suspended.error)
         for other in _runs_waiting_for(outcome.outage_server, tx)[:MAX_CANDIDATES]:
@@ -52,9 +57,8 @@ async def suspend_for_model(run: Run, outcome: RunOutcome, context: RuntimeConte
     return await suspend_run(run, context, suspend)
 
 
-async def resume_after_outage(run: Run, context: RuntimeContext) -> Run:
-    """Resume all runs that wait for the server that has just answered this run."""
-    server = run.recovery.outage_server
+async def resume_after_outage(server: str, context: RuntimeContext) -> None:
+    """Resume all runs that wait for a server, which answers again."""
     to_submit = RunsToSubmit()
 
     def step(tx: Transaction) -> None:
@@ -63,6 +67,10 @@ async def resume_after_outage(run: Run, context: RuntimeContext) -> Run:
             _requeue(waiting, tx, context, to_submit)
 
     await context.ledger.write(step, lambda _: to_submit.submit(context))
+
+
+def without_outage(run: Run) -> Run:
+    """Return the run after a complete reply; one that only began does not end an outage."""
     return replace(run, recovery=replace(run.recovery, outage_server="", outage_since=None), error="")
 
 
@@ -97,10 +105,11 @@ def _runs_waiting_for(server: str, tx: Transaction) -> list[Run]:
     ]
 
 
-def _probe_interval(outage: timedelta, context: RuntimeContext) -> timedelta:
-    seconds = min(
-        max(outage.total_seconds() * PROBE_INTERVAL_SHARE, MIN_PROBE_INTERVAL_S), MAX_PROBE_INTERVAL_S
+def _probe_interval(outage: timedelta, context: RuntimeContext, *, is_paid: bool) -> timedelta:
+    share, max_s = (
+        (1.0, MAX_PAID_PROBE_INTERVAL_S) if is_paid else (PROBE_INTERVAL_SHARE, MAX_PROBE_INTERVAL_S)
     )
+    seconds = min(max(outage.total_seconds() * share, MIN_PROBE_INTERVAL_S), max_s)
     return timedelta(seconds=context.clock.uniform(seconds / 2, seconds))
 
 

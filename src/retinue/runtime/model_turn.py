@@ -19,7 +19,7 @@ from retinue.interfaces import Conversation
 from retinue.runtime import cli_agents
 from retinue.runtime.child_report import make_nonce
 from retinue.runtime.interjections import find_interrupting_comment
-from retinue.runtime.model_outage import resume_after_outage
+from retinue.runtime.model_outage import resume_after_outage, without_outage
 from retinue.runtime.provider_tool_calls import ProviderToolCalls
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_plan import RunPlan
@@ -104,13 +104,14 @@ class ModelTurn:
                     task.cancel()
         if reply is None:
             raise failure or ModelFailed("the model gave no reply")
+        self._attempt.run = without_outage(self._attempt.run)
         return reply
 
     async def _resume_after_outage(self) -> None:
         await self._has_output.wait()
-        attempt = self._attempt
+        server = self._attempt.run.recovery.outage_server
         with suppress(RetinueError):  # the others ask the server themselves, when their time comes
-            attempt.run = await resume_after_outage(attempt.run, attempt.context)
+            await resume_after_outage(server, self._attempt.context)
 
     async def _record_turn_end(self, error: RetinueError | None = None) -> None:
         if self._side_effect is not None:

@@ -38,6 +38,8 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     error: str = ""
     outage_server: str = ""
     """The model server that the run waits for."""
+    breaks_off: bool = False
+    """That server begins replies and does not complete them."""
 
 
 def suspended_outcome(suspension: Suspension) -> RunOutcome:
@@ -57,6 +59,7 @@ def outcome_for_error(error: BaseException) -> RunOutcome:
             reason=Reason(error.reason),
             error=str(error),
             outage_server=error.outage_server,
+            breaks_off=error.breaks_off,
         )
     if isinstance(error, ModelFailed):
         return RunOutcome(status=Status.FAILED, reason=Reason(error.reason), error=str(error))
