@@ -605,7 +605,11 @@ async def test_reading_of_an_endless_event_is_limited(provider: str):
         assert (await harness.catch_failure()).reason == "provider"
 
 
-@pytest.mark.parametrize("response", [html_page(), empty_response()], ids=["web page", "empty body"])
+@pytest.mark.parametrize(
+    "response",
+    [html_page(), empty_response(), http_error(204), stream_error("insufficient_quota")],
+    ids=["web page", "empty body", "no content", "quota"],
+)
 async def test_a_success_status_without_a_reply_is_an_error_and_retried(
     provider: str, response: FakeResponse
 ):
@@ -613,7 +617,9 @@ async def test_a_success_status_without_a_reply_is_an_error_and_retried(
     async with start_harness(provider, [response, text_reply("a reply")]) as harness:
         assert (await harness.request_reply()).text == "a reply"
     async with start_harness(provider, lambda _: response) as harness:
-        assert (await harness.catch_failure()).reason in {"provider", "incomplete"}
+        failure = await harness.catch_failure()
+        assert failure.reason in {"provider", "incomplete", "rate_limited"}
+        assert failure.outage_server == provider
         assert harness.request_count > 1
 
 

@@ -60,7 +60,7 @@ INCOMPLETE = ErrorPolicy(reason=Reason.INCOMPLETE, retry=True)
 AUTH = ErrorPolicy(reason=Reason.AUTH)
 MISCONFIGURED = ErrorPolicy(reason=Reason.CONFIG)
 REJECTED = ErrorPolicy(reason=Reason.PROVIDER)
-QUOTA_EXCEEDED = ErrorPolicy(reason=Reason.RATE_LIMITED)
+UNPAID = ErrorPolicy(reason=Reason.RATE_LIMITED)
 
 POLICY_BY_STATUS: dict[int, ErrorPolicy] = {
     401: AUTH,
@@ -73,6 +73,8 @@ POLICY_BY_STATUS: dict[int, ErrorPolicy] = {
     529: RATE_LIMITED,
 }
 """Every other 5xx status is a server error, every other status a rejected request."""
+_NO_REPLY_STATUSES = range(201, 300)
+"""A success, but without the reply that was requested."""
 _ERROR_STATUSES = range(400, 600)
 
 POLICY_BY_ERROR_NAME: dict[str, ErrorPolicy] = {
@@ -80,8 +82,8 @@ POLICY_BY_ERROR_NAME: dict[str, ErrorPolicy] = {
     "rate_limit_exceeded": RATE_LIMITED,
     "overloaded_error": RATE_LIMITED,
     "overloaded": RATE_LIMITED,
-    "insufficient_quota": QUOTA_EXCEEDED,
-    "billing_error": QUOTA_EXCEEDED,
+    "insufficient_quota": RATE_LIMITED,
+    "billing_error": UNPAID,
     "authentication_error": AUTH,
     "permission_error": AUTH,
     "invalid_api_key": AUTH,
@@ -107,7 +109,7 @@ def provider_error(message: str, policy: ErrorPolicy, retry_after: RetryAfter | 
 def policy_for_status(status: int) -> ErrorPolicy:
     if status in POLICY_BY_STATUS:
         return POLICY_BY_STATUS[status]
-    return SERVER_ERROR if status >= 500 else REJECTED  # noqa: PLR2004 — where server errors begin
+    return SERVER_ERROR if status in _NO_REPLY_STATUSES or status >= 500 else REJECTED  # noqa: PLR2004 — where server errors begin
 
 
 def policy_for_error_name(*names: object) -> ErrorPolicy:
