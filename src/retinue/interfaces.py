@@ -259,7 +259,7 @@ class Transaction(Protocol):
     ) -> bool:
         """Return True if a run requested by this one is live, apart from independent ones.
 
-        `with_running_clock`: only a child that is queued, is running, or waits for such a child.
+        `with_running_clock`: only a child that is queued, runs and is not paused, or waits for such a child.
         """
         ...
 

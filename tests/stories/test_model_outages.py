@@ -5,10 +5,17 @@ import json
 from typing import Any
 
 import pytest
-from user_machine import UserMachine, wait_until
+from user_machine import TIMEOUT_S, UserMachine, wait_until
 
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
-from retinue.testing.replies import FakeResponse, http_error, stream_error, text_reply, tool_call_reply
+from retinue.testing.replies import (
+    FakeResponse,
+    http_error,
+    stalled_stream,
+    stream_error,
+    text_reply,
+    tool_call_reply,
+)
 
 CHILDREN = 12
 DELEGATION = tool_call_reply(
@@ -124,6 +131,65 @@ async def test_a_run_that_waits_for_its_model_holds_no_slot_and_no_deadline(mach
         assert (shown["waiting_for"], shown["deadline_at"]) == ("model", None)
         outage.down = False
         assert (await machine.wait_for_end(run["run_id"]))["status"] == "done"
+
+
+async def test_an_attempt_that_fails_slowly_does_not_count_against_any_deadline(machine: UserMachine):
+    machine.write_agent("helper", "model: anthropic:model\n")
+    server = {"retry_seconds": 0.2, "idle_seconds": 4}
+    machine.write_config(
+        approvals="auto",
+        providers={"openai": server, "anthropic": server},
+        limits={"deadline_seconds": 3},
+    )
+    attempts = 0
+    down = True
+
+    def respond(request: CapturedRequest) -> FakeResponse:
+        nonlocal attempts
+        if not request.path.endswith("/messages"):
+            call = tool_call_reply(("agent", {"agent_name": "helper", "task_prompt": "Help."}))
+            return call if request.reply_count == 0 else text_reply("All is well.")
+        if not down:
+            return text_reply("Helped.")
+        attempts += 1
+        return http_error(503) if attempts == 1 else stalled_stream()
+
+    async with machine.serve_models(respond), machine.daemon():
+        run = (await machine("run", "--background", "--json", "Delegate.")).json
+        await machine.wait_for_live_runs("waiting", "waiting")
+        await machine.wait_for_live_runs("waiting", "running")
+        shown = (await machine("runs", "show", run["run_id"], "--json")).json
+        assert (shown["waiting_for"], shown["deadline_at"]) == ("child", None)
+        await machine.wait_for_live_runs("waiting", "waiting")
+        down = False
+        ended = await machine.wait_for_end(run["run_id"])
+        (child,) = ended["children"]
+        assert (await machine.wait_for_end(child))["status"] == "done"
+        assert (ended["status"], ended["text"]) == ("done", "All is well.")
+
+
+async def test_the_clock_of_a_parent_stops_while_a_request_of_its_sub_agent_is_tried_again(
+    machine: UserMachine,
+):
+    machine.write_agent("helper")
+    machine.write_config(approvals="auto")
+    down = True
+
+    def respond(request: CapturedRequest) -> FakeResponse:
+        if request.reply_count == 0 and "Delegate." in str(request.messages):
+            return DELEGATION
+        return http_error(503) if down else text_reply("All is well.")
+
+    async with machine.serve_models(respond), machine.daemon():
+        run = (await machine("run", "--background", "--json", "Delegate.")).json["run_id"]
+        async with asyncio.timeout(TIMEOUT_S):
+            while (await machine("runs", "show", run, "--json")).json["deadline_at"] is not None:
+                pass
+        live = (await machine("runs", "list", "--json")).json
+        assert [each["waiting_for"] for each in live if each["run_id"] == run] == ["child"]
+        assert {each["status"] for each in live if each["run_id"] != run} == {"running"}
+        down = False
+        assert (await machine.wait_for_end(run))["status"] == "done"
 
 
 async def test_a_tree_survives_an_outage_with_one_run_that_asks_again(machine: UserMachine):

@@ -1,6 +1,6 @@
 """Model turns: the request sent to a provider, and the reply."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -52,6 +52,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """Rights that bind a provider that executes tools itself."""
     is_probe: bool = False
     """The model's server was down: a single failed attempt shows that it still is."""
+    on_pause: Callable[[], Awaitable[None]] | None = None
+    """Called before each pause between two attempts."""
 
 
 class StopReason(StrEnum):

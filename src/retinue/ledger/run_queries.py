@@ -38,7 +38,7 @@ _SELECT_CHILDREN_OF_MANY = "SELECT parent_run, id FROM runs WHERE parent_run IN 
 _IS_LIVE = "ended_at IS NULL"
 """True of every live run and of no other."""
 _HAS_LIVE_CHILD = f"SELECT 1 FROM runs INDEXED BY runs_live_of_parent WHERE parent_run=? AND awaited>=0 AND {_IS_LIVE} LIMIT 1"  # noqa: S608  (the same)
-_HAS_RUNNING_CLOCK = f"{_IS_LIVE} AND (status <> 'waiting' OR deadline_at IS NOT NULL)"
+_HAS_RUNNING_CLOCK = f"{_IS_LIVE} AND (status = 'queued' OR deadline_at IS NOT NULL)"
 _HAS_AWAITED_CHILD = _HAS_LIVE_CHILD.replace("awaited>=0", "awaited=?")
 _HAS_UNDELIVERED_WORK = (
     f"SELECT EXISTS ({_HAS_LIVE_CHILD}) OR EXISTS (SELECT 1 FROM deliveries WHERE session=? AND state='{DeliveryState.PENDING}')"  # noqa: S608  (the same)

@@ -62,7 +62,7 @@ class RetryingProvider:
             self._servers_down.add(server)
         settings = self._settings_by_provider.get(request.model.provider, self._settings)
         state = _RetryState(
-            settings, self._clock, gate, on_delta, server, self._servers_down, is_probe=request.is_probe
+            settings, self._clock, gate, on_delta, server, self._servers_down, request=request
         )
         timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else settings.timeouts
         while True:
@@ -82,7 +82,9 @@ class RetryingProvider:
                 raise ModelFailed(str(error), reason=Reason.CONFIG) from error
             finally:
                 permit.leave()
-            await asyncio.sleep(delay_s)
+            if delay_s:
+                await state.report_pause()
+                await asyncio.sleep(delay_s)
 
     def _record_success(self, server: str, permit: RateLimitPermit) -> None:
         self._servers_down.discard(server)
@@ -127,9 +129,9 @@ class _RetryState:
         server: str,
         servers_down: set[str],
         *,
-        is_probe: bool,
+        request: ModelRequest,
     ) -> None:
-        self._is_probe = is_probe
+        self._request = request
         self._server = server
         self._servers_down = servers_down
         self._settings = settings
@@ -158,8 +160,13 @@ class _RetryState:
                 return permit
             self._check_retry_window()
             self._report_gate_wait()
+            await self.report_pause()
             await self._gate.wait_for_change()
             waited = True
+
+    async def report_pause(self) -> None:
+        if self._request.on_pause is not None:
+            await self._request.on_pause()
 
     def record_failure(
         self, error: ProviderError, permit: RateLimitPermit, stream_timeout: StreamWatchdog
@@ -182,7 +189,7 @@ class _RetryState:
         if stream_timeout.has_output:
             self._on_delta(ReplyDelta(is_discarded=True))
         if (
-            self._is_probe
+            self._request.is_probe
             or self._incomplete_replies >= self._settings.max_incomplete_replies
             or self._is_window_over(delay_s)
         ):

@@ -57,8 +57,9 @@ async def suspend_for_model(run: Run, outcome: RunOutcome, context: RuntimeConte
     return await suspend_run(run, context, suspend)
 
 
-async def resume_after_outage(server: str, context: RuntimeContext) -> None:
-    """Resume all runs that wait for a server, which answers again."""
+async def resume_after_outage(run: Run, context: RuntimeContext) -> None:
+    """Resume all runs that wait for the server that has just answered this run."""
+    server = run.recovery.outage_server
     to_submit = RunsToSubmit()
 
     def step(tx: Transaction) -> None:
@@ -87,13 +88,21 @@ def probe_servers(
             if run not in waiting:
                 _suspend_for_person(run, at, tx, context)
         if waiting:
-            _requeue(waiting[0], tx, context, to_submit)
+            _requeue(waiting[0], tx, context, to_submit, makes_progress=False)
         for run in waiting[1:]:
             tx.update_run(run.wake(at=at + timedelta(seconds=PROBE_TIMEOUT_S)))
 
 
-def _requeue(run: Run, tx: Transaction, context: RuntimeContext, to_submit: RunsToSubmit) -> None:
-    to_submit.runs.append((requeue_waiting_run(run, tx, context), ClaimResult.NO_FREE_SLOT))
+def _requeue(
+    run: Run,
+    tx: Transaction,
+    context: RuntimeContext,
+    to_submit: RunsToSubmit,
+    *,
+    makes_progress: bool = True,
+) -> None:
+    requeued = requeue_waiting_run(run, tx, context, makes_progress=makes_progress)
+    to_submit.runs.append((requeued, ClaimResult.NO_FREE_SLOT))
 
 
 def _runs_waiting_for(server: str, tx: Transaction) -> list[Run]:

@@ -22,6 +22,7 @@ from retinue.runtime.interjections import find_interrupting_comment
 from retinue.runtime.model_outage import resume_after_outage, without_outage
 from retinue.runtime.provider_tool_calls import ProviderToolCalls
 from retinue.runtime.run_attempt import RunAttempt
+from retinue.runtime.run_clock import restart_running_clock, stop_running_clock
 from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.stream_buffer import StreamBuffer
 from retinue.runtime.timeouts import Deadline, TurnTimer
@@ -53,6 +54,8 @@ class ModelTurn:
         self._provider_calls = ProviderToolCalls(attempt)
         self._has_output = asyncio.Event()
         """Set by the first output of a server that was down."""
+        self._is_clock_stopped = False
+        """The ledger says that the run's clock is stopped."""
         self._side_effect: SideEffect | None = None
         """Side effect of a CLI agent's turn, until its reply is on disk."""
 
@@ -72,6 +75,7 @@ class ModelTurn:
             session_id=conversation.session.id,
             scope=plan.scope,
             is_probe=bool(self._attempt.run.recovery.outage_server),
+            on_pause=self._stop_clock,
         )
         self._provider_calls = ProviderToolCalls(self._attempt)
         self._side_effect = (
@@ -79,16 +83,42 @@ class ModelTurn:
         )
         try:
             if request.is_probe:
-                return await self._probe_server(request)
-            return await self._attempt.context.provider.request_reply(request, self._on_delta)
+                reply = await self._probe_server(request)
+            else:
+                reply = await self._attempt.context.provider.request_reply(request, self._on_delta)
         except RetinueError as error:
             await self._record_turn_end(error)
             raise
         finally:
             self._deadline.resume()
+        await self._restart_clock()
+        return reply
+
+    async def _stop_clock(self) -> None:
+        """Stop the clock of a sub-agent's run in the ledger, and so those of its parents, while its model is down."""
+        attempt = self._attempt
+        if self._is_clock_stopped or attempt.run.request.parent_run is None:
+            return
+        self._is_clock_stopped = True
+        at = attempt.context.clock.now()
+        with suppress(RetinueError):  # the run itself does not need it
+            await attempt.context.ledger.write(lambda tx: stop_running_clock(attempt.run.id, tx, at))
+
+    async def _restart_clock(self) -> None:
+        if self._is_clock_stopped:
+            self._is_clock_stopped = False
+            attempt = self._attempt
+            at = attempt.context.clock.now()
+            with suppress(RetinueError):  # the reply is saved all the same
+                await attempt.context.ledger.write(lambda tx: restart_running_clock(attempt.run.id, tx, at))
 
     async def _probe_server(self, request: ModelRequest) -> ModelReply:
-        """Request a reply from a server that was down; its first output resumes the other runs that wait for it."""
+        """Request a reply from a server that was down; its first output resumes the other runs that wait for it.
+
+        Until then the deadline is paused: a server may take its time to fail.
+        """
+        self._deadline.pause()
+        await self._stop_clock()
         self._has_output = asyncio.Event()
         failure: RetinueError | None = None
         reply: ModelReply | None = None
@@ -109,9 +139,9 @@ class ModelTurn:
 
     async def _resume_after_outage(self) -> None:
         await self._has_output.wait()
-        server = self._attempt.run.recovery.outage_server
+        attempt = self._attempt
         with suppress(RetinueError):  # the others ask the server themselves, when their time comes
-            await resume_after_outage(server, self._attempt.context)
+            await resume_after_outage(attempt.run, attempt.context)
 
     async def _record_turn_end(self, error: RetinueError | None = None) -> None:
         if self._side_effect is not None:

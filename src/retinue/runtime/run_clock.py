@@ -29,6 +29,23 @@ def start_parent_clocks(run: Run, tx: Transaction, at: datetime) -> None:
         parent = _waiting_parent(parent, tx)
 
 
+def stop_running_clock(run_id: str, tx: Transaction, at: datetime) -> None:
+    """Stop the clock of a running run that cannot make progress, and of the parents that wait only for it."""
+    run = tx.get_run(run_id)
+    if run is not None and run.status is Status.RUNNING:
+        stopped = run.stop_clock(at)
+        tx.update_run(stopped)
+        stop_idle_parent_clocks(stopped, tx, at)
+
+
+def restart_running_clock(run_id: str, tx: Transaction, at: datetime) -> None:
+    """Start the clock of a running run again, and those of its parents."""
+    run = tx.get_run(run_id)
+    if run is not None and run.status is Status.RUNNING:
+        tx.update_run(run.start_clock(at))
+        start_parent_clocks(run, tx, at)
+
+
 def suspended_for_children(run: Run, tx: Transaction, at: datetime, *, between_turns: bool = False) -> Run:
     """Return the run suspended until its children have ended; its clock runs only if one of them can proceed."""
     suspended = run.suspend(WaitReason.CHILD, at=at, between_turns=between_turns)

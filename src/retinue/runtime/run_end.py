@@ -424,14 +424,20 @@ def _awaits_all_children(run: Run, tx: Transaction) -> bool:
     return run.reason is Reason.INTERRUPTED and tx.has_live_children(run.id)
 
 
-def requeue_waiting_run(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
-    """Queue a waiting run again; if its process is gone, the local worker takes it over."""
+def requeue_waiting_run(
+    run: Run, tx: Transaction, context: RuntimeContext, *, makes_progress: bool = True
+) -> Run:
+    """Queue a waiting run again; if its process is gone, the local worker takes it over.
+
+    The clocks of its parents stay stopped if it only tries whether its model answers again.
+    """
     at = context.clock.now()
     requeued = run.requeue_after_wait(at=at)
     if not context.owners.is_alive(requeued.owner_id):
         requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
     tx.update_run(requeued)
-    start_parent_clocks(requeued, tx, at)
+    if makes_progress:
+        start_parent_clocks(requeued, tx, at)
     return requeued
 
 
