@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,11 +51,14 @@ def configure(machine: UserMachine, **limits: Any) -> None:
 
 
 async def wait_for_outage(machine: UserMachine) -> dict[str, Any]:
-    """Wait until the only live run waits for its model, and return it."""
-    await machine.wait_for_live_runs("waiting")
-    (run,) = (await machine("runs", "list", "--json")).json
-    assert (run["status"], run["waiting_for"]) == ("waiting", "model")
-    return run
+    """Wait until the only live run waits for its model, between two probes, and return it."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            await machine.wait_for_live_runs("waiting")
+            (run,) = (await machine("runs", "list", "--json")).json
+            if run["status"] == "waiting":
+                assert run["waiting_for"] == "model"
+                return run
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
@@ -226,6 +230,31 @@ async def test_a_run_that_waits_for_its_model_survives_the_kill_of_its_daemon(ma
             outage.down = False
             ended = await machine.wait_for_end(run["run_id"])
     assert (ended["status"], ended["text"], ended["error"]) == ("done", "All is well.", None)
+
+
+async def test_kills_while_a_request_is_tried_again_do_not_count_as_crashes_of_its_run(machine: UserMachine):
+    machine.write_config(approvals="auto")
+    outage = Outage()
+    async with machine.serve_models(outage):
+        async with machine.daemon():
+            run = (await machine("run", "--background", "--json", "Hello.")).json["run_id"]
+            await wait_for_pause(machine, run, lambda: outage.refused > 0)
+        for _ in range(3):
+            refused = outage.refused
+            async with machine.daemon():
+                await wait_for_pause(machine, run, lambda: outage.refused > refused)  # noqa: B023  (awaited here)
+        async with machine.daemon():
+            outage.down = False
+            ended = await machine.wait_for_end(run)
+    assert (ended["status"], ended["text"]) == ("done", "All is well.")
+
+
+async def wait_for_pause(machine: UserMachine, run: str, has_failed: Callable[[], bool]) -> None:
+    """Wait until a run pauses after a failed attempt of a request."""
+    await wait_until(has_failed)
+    async with asyncio.timeout(TIMEOUT_S):
+        while (await machine("runs", "show", run, "--json")).json["deadline_at"] is not None:
+            pass
 
 
 async def test_a_person_can_cancel_a_run_that_waits_for_its_model_or_switch_its_model(machine: UserMachine):

@@ -95,9 +95,9 @@ class ModelTurn:
         return reply
 
     async def _stop_clock(self) -> None:
-        """Stop the clock of a sub-agent's run in the ledger, and so those of its parents, while its model is down."""
+        """Stop the clocks of the run and of its parents in the ledger while its model is down."""
         attempt = self._attempt
-        if self._is_clock_stopped or attempt.run.request.parent_run is None:
+        if self._is_clock_stopped:
             return
         self._is_clock_stopped = True
         at = attempt.context.clock.now()
@@ -118,7 +118,8 @@ class ModelTurn:
         Until then the deadline is paused: a server may take its time to fail.
         """
         self._deadline.pause()
-        await self._stop_clock()
+        if self._attempt.run.request.parent_run is not None:
+            await self._stop_clock()
         self._has_output = asyncio.Event()
         failure: RetinueError | None = None
         reply: ModelReply | None = None

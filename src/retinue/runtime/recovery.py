@@ -160,7 +160,8 @@ def _adopt_waiting_run(run: Run, tx: Transaction, context: RuntimeContext) -> No
 def _possible_culprits(runs: Sequence[Run], tx: Transaction, context: RuntimeContext) -> set[str]:
     """Return which runs of a dead process may have crashed it; for the others, the crash is not counted.
 
-    A run in the middle of a side effect is more likely than one that only waited for its model. Suspected runs are
+    A run in the middle of a side effect is more likely than one that only waited for its model, and one that waited
+    for its next attempt to reach a model that is down cannot have. Suspected runs are
     resumed one after the other: if the process died in that time, the last one is the culprit.
     """
     suspects = [run for run in runs if run.recovery.is_suspect and run.recovery.resumed_at is not None]
@@ -170,7 +171,7 @@ def _possible_culprits(runs: Sequence[Run], tx: Transaction, context: RuntimeCon
         if time_of_death(last, context) <= trial_end:
             return {last.id}
     acting = {run.id for run in runs if _has_running_side_effect(run, tx)}
-    return acting or {run.id for run in runs}
+    return acting or {run.id for run in runs if run.time_left is None or run.recovery.outage_server}
 
 
 def _has_running_side_effect(run: Run, tx: Transaction) -> bool:
