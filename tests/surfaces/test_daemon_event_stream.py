@@ -314,6 +314,15 @@ async def test_an_edit_of_the_session_file_is_an_event_for_clients_that_stream_t
             assert (event["session"], event["change"], event["id"]) == (session, "file", None)
 
 
+async def test_the_stream_of_all_events_continues_when_the_session_of_its_deltas_does_not_exist(
+    cli: CliFixture,
+):
+    async with running_daemon(cli, []) as home, home.open_stream("/api/events?deltas=nobody") as client:
+        session = await home.create_session()
+        await client.read_events("session.changed")
+        assert [each["session"] for each in client.events] == [session]
+
+
 async def test_a_daemon_that_stops_ends_its_streams_properly(cli: CliFixture):
     async with running_daemon(cli, [text_reply("Hello.")]) as home, home.open_stream() as client:
         session = await home.create_session()
@@ -339,7 +348,7 @@ async def test_the_stream_has_its_headers_and_begins_with_the_last_event_number(
     ("path", "status"),
     [
         ("/api/sessions/nobody/events", 404),
-        ("/api/events?deltas=nobody", 404),
+        ("/api/sessions/nobody/events?deltas=none", 404),
         ("/api/events?after=soon", 400),
         ("/api/events?after=-1", 400),
         ("/api/events?before=3", 400),

@@ -27,8 +27,8 @@ function App(): JSX.Element {
         {creatingSession.value ? <LoadingConversation /> : openSessionId.value ? <Conversation /> : <HomePage />}
         <SidePanel />
       </div>
-      <StatusBar />
       <ToastList />
+      <StatusBar />
       <Dialogs />
     </>
   );

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from page_fixture import BrowserPage, PageDaemon
+import pytest
+from page_fixture import BrowserPage, OpenPageDaemon, PageDaemon
 
 from retinue.testing.replies import http_error, text_reply, tool_call_reply
 
@@ -313,3 +314,28 @@ async def test_the_address_of_a_missing_session_shows_that_it_is_gone(daemon: Pa
         await window.expect("gone").to_be_visible()
         await window("gone").get_by_role("button").click()
         await window.expect("home-form").to_be_visible()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_the_page_of_a_missing_session_stays_connected_to_the_daemon(
+    own_daemon: OpenPageDaemon, *, deleted: bool
+):
+    """Deleted elsewhere while it is open, and opened by an address that names no session."""
+    async with own_daemon() as daemon:
+        await daemon.start()
+        session = await daemon.create_session(name="Short-lived")
+        async with daemon.open_page() as window:
+            await window.open_session(session["session_id"])
+            await daemon.call_api("DELETE", f"/sessions/{session['session_id']}")
+            await window.expect("gone").to_be_visible()
+            if not deleted:
+                await window.page.evaluate("location.hash = '#/s/no-such-session'")
+                await window.expect("gone").to_be_visible()
+            async with window.page.expect_response("**/api/events?*") as stream:
+                await window.page.reload()
+            assert (await stream.value).status == 200
+            await window.expect("gone").to_be_visible()
+            other = await daemon.create_session(name="Created later")
+            await window.expect("session-row", session=other["session_id"]).to_be_visible()
+            await window.expect("lost").to_have_count(0)
+            await window.expect("toast").to_have_count(0)

@@ -21,6 +21,13 @@ WARNING_COMMENT = {
 }
 
 
+CONTROLS_BELOW_TOASTS = """() => [...document.querySelectorAll("button, a, textarea, summary")].filter((control) => {
+    const box = control.getBoundingClientRect();
+    const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+    return !control.closest(".toast") && top?.closest(".toast");
+}).map((control) => control.outerHTML)"""
+
+
 async def answer_as_pair(request: CapturedRequest) -> FakeResponse:
     """The pair agent comments when the watched agent goes wrong."""
     last_message = str(request.messages[-1]["content"])
@@ -115,6 +122,23 @@ async def test_the_menu_starts_a_watcher_and_its_warning_can_be_passed_on_to_the
     await daemon.send_message(session["session_id"], task)
     await daemon.wait_until_idle()
     assert len(await daemon.call_api("GET", f"/runs?session={watcher_session['slug']}")) == run_count
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (375, 667)])
+async def test_messages_of_the_page_cover_no_control(daemon: PageDaemon, size: tuple[int, int]):
+    task = daemon.script_task("Tidy it.", text_reply("I rewrite the parser."))
+    async with daemon.open_page(*size) as window:
+        session = await daemon.create_session()
+        await window.open_session(session["session_id"])
+        await window.click_menu("watch-pair")
+        await window.send_message(task)
+        await window.expect("interjection").to_be_visible()
+        await window.send_message("/oracle")
+        await window.expect(window("toast").last).to_contain_text("Type the task after the command")
+        assert await window.page.evaluate(CONTROLS_BELOW_TOASTS) == []
+        await window("composer").fill("")
+        await window("interjection-dismiss").click()
+        await window.click_menu("watch-pair")
 
 
 async def test_slash_commands_and_hotkeys_of_agents_are_offered_listed_in_the_help_and_start_runs(

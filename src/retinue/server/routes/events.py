@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.session import Session
+from retinue.errors import NotFound
 from retinue.server.context import ServerContext
 from retinue.server.event_broadcaster import EventBroadcaster, encode_sse_event
 from retinue.server.event_queue import ALL_DELTAS, AUTHORIZED_STATE_KEY, NO_DELTAS, EventFilter, EventQueue
@@ -27,7 +28,10 @@ class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """Number of the last event the client knows; a Last-Event-ID header takes precedence."""
     deltas: str = ALL_DELTAS
-    """Whose text deltas to send: `all`, `none`, or those of one session."""
+    """Whose text deltas to send: `all`, `none`, or those of one session.
+
+    In the stream of all events, a session that does not exist has none: it may have been deleted meanwhile.
+    """
 
 
 class EventStreamResponse(Response):
@@ -97,11 +101,10 @@ async def stream_all_events(
     context: ServerContext, request: ApiRequest[EventsQuery, None]
 ) -> EventStreamResponse:
     query = request.query
-    viewed_session = (
-        None
-        if query.deltas in (ALL_DELTAS, NO_DELTAS)
-        else await context.app.sessions.find_for_api(query.deltas)
-    )
+    viewed_session = None
+    if query.deltas not in (ALL_DELTAS, NO_DELTAS):
+        with suppress(NotFound):
+            viewed_session = await context.app.sessions.find_for_api(query.deltas)
     event_filter = EventFilter(deltas=query.deltas if viewed_session is None else viewed_session.id)
     return EventStreamResponse(
         context.broadcaster, event_filter, after_seq=_resume_after(request), viewed_session=viewed_session
