@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Generator
@@ -88,6 +89,27 @@ def test_a_reply_streams_to_the_terminal_and_ctrl_c_keeps_it(
     assert screen.wait_for_exit()[0] == 5
     assert "stop=cancelled" in session_texts(cli)
     assert cli("runs", "history", "--json").json[0]["reason"] == "user_cancel"
+
+
+def test_a_daemon_in_the_foreground_prints_one_json_value_when_it_is_ready(cli: CliFixture):
+    process = cli.start("serve", "--port", "0", "--json")
+    assert process.stdout is not None
+    decoder, printed = json.JSONDecoder(), ""
+    while not printed.rstrip().endswith("}"):
+        line = process.stdout.readline().decode()
+        assert line, "the daemon ended"
+        printed += line
+    facts, _ = decoder.raw_decode(printed)
+    health = asyncio.run(daemon_client.ping_daemon(Path(cli.env["RETINUE_HOME"])))
+    assert health is not None
+    assert (facts["pid"], facts["owner"], facts["version"]) == (
+        health["pid"],
+        health["owner"],
+        health["version"],
+    )
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/enter/\S+", facts["url"])
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate()[0] == b""
 
 
 def test_a_second_ctrl_c_exits_even_if_the_daemon_hangs(

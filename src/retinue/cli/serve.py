@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -102,10 +103,17 @@ async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
                 host=options["host"],
                 port=options["port"],
                 until_idle=options["until_idle"],
-                link=not options["no_link"],
+                on_start=None if options["no_link"] else partial(_print_start, terminal),
                 allow_home=options["allow_home"],
             )
     return 0
+
+
+def _print_start(terminal: Terminal, facts: dict[str, Any]) -> None:
+    if terminal.json:
+        terminal.print_json(facts)
+    else:
+        terminal.print_note(f"open the page (one-time link): {facts['url']}")
 
 
 def _warn_about_home_folder(terminal: Terminal, *, allow_home: bool) -> None:

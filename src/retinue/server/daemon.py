@@ -7,8 +7,9 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
-from retinue import daemon_client
+from retinue import __version__, daemon_client
 from retinue.app import App
 from retinue.errors import Refused, RetinueError
 from retinue.server.asgi_app import create_asgi_app
@@ -34,15 +35,16 @@ async def serve(
     host: str = "127.0.0.1",
     port: int | None = None,
     until_idle: bool = False,
-    link: bool = True,
+    on_start: Callable[[dict[str, Any]], None] | None = None,
     allow_home: bool = False,
 ) -> None:
     """Serve until stopped, or until idle for a while with `until_idle`.
 
-    With `link`, report a link to the page. Do not use it if reports go to a log file: the link grants access.
+    `on_start` is called when the daemon accepts requests, with its process and a link to the page. The link
+    grants access, so it must not get into a log file.
     """
     await Daemon(app, report=report, allow_home=allow_home).serve(
-        host=host, port=port, until_idle=until_idle, link=link
+        host=host, port=port, until_idle=until_idle, on_start=on_start
     )
 
 
@@ -57,7 +59,14 @@ class Daemon:
         self._reported_error = ""
         """The error that was reported last and still persists."""
 
-    async def serve(self, *, host: str, port: int | None, until_idle: bool, link: bool) -> None:
+    async def serve(
+        self,
+        *,
+        host: str,
+        port: int | None,
+        until_idle: bool,
+        on_start: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
         lock = await self._acquire_lock()
         if warning := await self._app.repair.replace_damaged_ledger():
             self._report(warning)
@@ -76,9 +85,10 @@ class Daemon:
                 group.create_task(self._app.sandbox_level())
                 pruning = group.create_task(self._prune_regularly())
                 self._report(f"daemon started for {self._home} (process {os.getpid()})")
-                if link:
-                    self._report(
-                        f"open the page (one-time link): {context.page_url}/enter/{context.authenticator.create_link()}"
+                if on_start is not None:
+                    url = f"{context.page_url}/enter/{context.authenticator.create_link()}"
+                    on_start(
+                        {"pid": os.getpid(), "owner": self._app.owner_id, "version": __version__, "url": url}
                     )
                 await self._work_until_stopped(context.broadcaster, until_idle=until_idle)
                 pruning.cancel()
