@@ -2,13 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from user_machine import UserMachine
 
 import retinue
 from retinue.app.log_file import append_log_line
-from retinue.app.run_options import RunOptions
+from retinue.app.run_options import RunOptions, SpawnOptions
 from retinue.domain.event import Event
 from retinue.errors import UsageError
 from retinue.testing.replies import stalled_stream, text_reply, tool_call_reply
@@ -29,6 +30,29 @@ async def test_a_listener_that_fails_does_not_end_the_run(machine: UserMachine):
             run = await app.run("Go", workspace=machine.folder)
         assert (run.status, run.text) == (retinue.Status.DONE, "Done.")
     assert "KeyError" in (machine.home / "logs" / "retinue.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": -1}, "timeout must be a number of seconds, not -1"),
+        ({"timeout": float("nan")}, "timeout must be a number of seconds, not nan"),
+        ({"timeout": float("inf")}, "timeout must be a number of seconds, not inf"),
+        ({"thinking": "zz"}, "thinking must be one of off, low, medium, high, not 'zz'"),
+    ],
+)
+async def test_an_option_with_an_invalid_value_is_refused_before_anything_is_written(
+    machine: UserMachine, options: dict[str, Any], message: str
+):
+    async with machine.open() as app:
+        with pytest.raises(UsageError, match=message):
+            await app.run("Go", workspace=machine.folder, **options)
+        if "timeout" in options:
+            spawn_options = SpawnOptions(parent="nobody", agent="explorer", timeout_s=options["timeout"])
+            with pytest.raises(UsageError, match=message):
+                await app.runs.spawn("Go", spawn_options)
+        assert await app.runs.list(live=False) == []
+        assert await app.sessions.list() == []
 
 
 def test_a_log_that_cannot_be_written_causes_no_error(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from retinue.app.permissions import DEFAULT_AGENT, check_agent_allowed
 from retinue.app.references import find_session
 from retinue.app.run_options import COMMAND_TRIGGER, RunOptions, SpawnOptions
 from retinue.app.workspace_folder import check_home_allowed, current_folder
-from retinue.domain.agent import Agent, Role, WorkspacePolicy
+from retinue.domain.agent import Agent, Role, Thinking, WorkspacePolicy
 from retinue.domain.rules import subtree_pattern
 from retinue.domain.run import LIVE_STATUSES, Run, RunRequest
 from retinue.domain.session import Session
@@ -40,6 +41,8 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
 
     Everything that can be wrong is checked before anything is written.
     """
+    _check_timeout(options.timeout_s)
+    _check_thinking(options.thinking)
     context.agents.ensure_general_agent()
     target = await _select_session(options.session, options.agent, context)
     if target is not None:
@@ -87,6 +90,7 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
 
 async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Run:
     """Create a child session, with its own copy of the definition, and start its first run."""
+    _check_timeout(options.timeout_s)
     parent = await find_session(options.parent, context)
     agent_definition = _child_definition(options.agent, parent, context)
     description = options.description or options.label or " ".join(text.split()[:6])
@@ -133,6 +137,18 @@ async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Ru
         requested_by_person=True,
     )
     return await spawn_child(run_request, child, context.runtime)
+
+
+def _check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s >= 0):
+        raise UsageError(
+            f"timeout must be a number of seconds, not {timeout_s:g}. 0 means the configured maximum."
+        )
+
+
+def _check_thinking(thinking: str | None) -> None:
+    if thinking is not None and thinking not in set(Thinking):
+        raise UsageError(f"thinking must be one of {', '.join(Thinking)}, not {thinking!r}.")
 
 
 def is_review_agent(agent: Agent) -> bool:
