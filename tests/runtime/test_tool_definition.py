@@ -428,7 +428,6 @@ def tool_with_path(path: str) -> str:
             lambda: tool(access=("write", "file"))(tool_with_path),
             "Tool tool_with_path: access names the argument 'file', which it does not have",
         ),
-        (lambda: tool(tool_without_docstring), "Tool tool_without_docstring has no description"),
         (
             lambda: tool(with_annotation(None)),
             "Tool mistaken: the parameter value must be a named parameter with a type",
@@ -450,3 +449,7 @@ def test_an_invalid_tool_function_is_refused_when_it_is_defined(make: Callable[[
     """Shows: T02."""
     with pytest.raises(UsageError, match=message):
         make()
+
+
+def test_a_function_without_a_docstring_is_described_by_the_words_of_its_name():
+    assert tool(tool_without_docstring).spec.description == "Tool without docstring."

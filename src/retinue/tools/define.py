@@ -78,7 +78,7 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
     Args:
         function: The function.
         name: The tool's name; the function's name by default.
-        description: Description for the model; the docstring by default.
+        description: Description for the model; the docstring by default, or else the words of the name.
         effect: read, idempotent or once: whether a call may be repeated.
         capabilities: Capabilities that an agent needs for it.
         category: Heading under which lists show it.
@@ -110,7 +110,7 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
         return Tool(
             spec=ToolSpec(
                 name=tool_name,
-                description=_check_description(tool_name, description or inspect.getdoc(function)),
+                description=_describe(tool_name, description or inspect.getdoc(function)),
                 schema=schema,
             ),
             parse_arguments=parse,
@@ -148,10 +148,9 @@ def _check_name(name: str) -> str:
     return name
 
 
-def _check_description(name: str, text: str | None) -> str:
-    if not text or not text.strip():
-        raise UsageError(f"Tool {name} has no description. Add a docstring to its function.")
-    return text.strip()
+def _describe(name: str, text: str | None) -> str:
+    """Return the description for the model; without one, the words of the name: some servers refuse an empty one."""
+    return (text or "").strip() or re.sub(r"[_.-]+", " ", name).strip().capitalize() + "."
 
 
 def _parse_effect(name: str, effect: Effect | str) -> Effect:
