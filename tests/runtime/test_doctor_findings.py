@@ -44,7 +44,7 @@ async def test_an_invalid_skill_folder_and_hidden_characters_in_a_skill_are_repo
         (folder / name).write_text("#!/bin/sh\n")
         (folder / name).chmod(0o755)
     hidden_text, missing_description = await problems(app)
-    assert "skill notes: 1 invisible characters" in hidden_text
+    assert "skill notes: 1 invisible character in its" in hidden_text
     assert "half/SKILL.md: has no description" in missing_description
     assert "1 skill" in [finding.message for finding in await app.repair.diagnose()]
 
@@ -69,7 +69,7 @@ async def test_messages_of_runs_that_the_ledger_does_not_know_are_reported_and_k
     transcript = Path(run.transcript_path)
     transcript.write_text(transcript.read_text().replace(run.id, "01UNKNOWN"))
     messages = await problems(app)
-    assert any("mentions 1 runs that are not in the ledger" in message for message in messages)
+    assert any("mentions 1 run that is not in the ledger" in message for message in messages)
     later_run = await app.run("And now?", session=run.session_id)
     assert later_run.text == "Two."
 

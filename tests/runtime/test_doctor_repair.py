@@ -103,7 +103,7 @@ async def test_a_run_whose_session_is_gone_is_reported_and_with_repair_marked_as
     [message, missing, interrupted] = await find_messages(app, "warn")
     assert missing == f"{done.transcript_path} is missing; run {done.id} wrote it"
     assert message == f"run {run.id} is running, and its session is gone: {run.transcript_path}"
-    assert interrupted == "1 runs interrupted"
+    assert interrupted == "1 run interrupted"
     assert (await app.runs.find(run.id)).status is Status.RUNNING
     [repaired] = await find_messages(app, "repaired", repair=True)
     assert f"run {run.id} is now lost" in repaired
@@ -166,8 +166,8 @@ async def test_repair_deletes_temporary_sessions_that_a_crash_left_behind(app: r
     requester = await app.run("Hello.", workspace=tmp_path)
     child = await app.run("Look.", workspace=tmp_path)
     await add_delivery(app, child, requester, keep_session=False, state=DeliveryState.DELIVERED)
-    assert await find_messages(app, "warn") == ["1 temporary sessions were not deleted"]
-    assert await find_messages(app, "repaired", repair=True) == ["1 temporary sessions were deleted"]
+    assert await find_messages(app, "warn") == ["not deleted: 1 temporary session"]
+    assert await find_messages(app, "repaired", repair=True) == ["deleted 1 temporary session"]
     assert [session.id for session in await app.sessions.list()] == [requester.session_id]
     assert await find_messages(app, "warn") == []
 
@@ -187,7 +187,7 @@ async def test_repair_removes_old_unfinished_folders_and_tmp_folders_of_deleted_
         (folder / "file").write_text("x")
     for folder in (old, of_deleted_session, of_session):
         os.utime(folder, (long_ago, long_ago))
-    assert await find_messages(app, "warn") == ["2 folders were left behind by crashes or deleted sessions"]
+    assert await find_messages(app, "warn") == ["2 folders left behind by crashes or deleted sessions"]
     assert old.exists()
     await find_messages(app, "repaired", repair=True)
     assert [folder.exists() for folder in (old, young, of_deleted_session, of_session)] == [

@@ -160,7 +160,7 @@ async def test_an_interrupted_run_is_found_and_resumed_by_the_next_program(machi
             assert [each.id for each in await app.runs.interrupted()] == [run.id]
             findings = await app.repair.diagnose()
             assert [(each.message, each.advice) for each in findings if each.status == "warn"] == [
-                ("1 runs interrupted", "retinue runs resume")
+                ("1 run interrupted", "retinue runs resume")
             ]
             await app.runs.resume()
             await machine.wait_for_requests(2)

@@ -16,6 +16,7 @@ from retinue.config.load import Config
 from retinue.domain.agent import Agent
 from retinue.domain.limits import RetentionSettings
 from retinue.domain.model_selection import NO_MODEL_MESSAGE, model_label, select_model
+from retinue.domain.number_format import format_count
 from retinue.domain.run import Run, Status
 from retinue.domain.sandbox_level import MissingLevel, SandboxLevel
 from retinue.domain.sanitize import count_hidden
@@ -109,11 +110,11 @@ def _memory_limit_finding() -> Finding:
 
 def definition_findings(broken: Sequence[BadDefinition], agents: Sequence[Agent]) -> list[Finding]:
     return [
-        Finding(status="ok", message=f"{len(agents)} agents"),
+        Finding(status="ok", message=format_count(len(agents), "agent")),
         *(
             Finding(
                 status="warn",
-                message=f"{agent.name}: {count} invisible characters in its prompt or description",
+                message=f"{agent.name}: {format_count(count, 'invisible character')} in its prompt or description",
                 advice="check its definition for hidden text: `retinue agents check FILE`",
             )
             for agent in agents
@@ -132,13 +133,13 @@ def definition_findings(broken: Sequence[BadDefinition], agents: Sequence[Agent]
 
 def skill_findings(broken: Sequence[BadDefinition], skills: Sequence[Skill]) -> list[Finding]:
     """Report skills and broken skill files; nothing if there are none, which is the usual case."""
-    count = f"{len(skills)} skill{'' if len(skills) == 1 else 's'}"
+    count = format_count(len(skills), "skill")
     return [
         *(Finding(status="ok", message=message) for message in (count,) if skills),
         *(
             Finding(
                 status="warn",
-                message=f"skill {skill.name}: {hidden_count} invisible characters in its description",
+                message=f"skill {skill.name}: {format_count(hidden_count, 'invisible character')} in its description",
                 advice=f"check {skill.file} for hidden text",
             )
             for skill in skills
@@ -185,8 +186,7 @@ def _mcp_server_finding(row: Mapping[str, Any]) -> Finding:
             message=f"{server_label}: no trusted tools, so none are available",
             advice=advice,
         )
-    count = len(row["trusted"])
-    return Finding(status="ok", message=f"{server_label}: {count} tool{'' if count == 1 else 's'}")
+    return Finding(status="ok", message=f"{server_label}: {format_count(len(row['trusted']), 'tool')}")
 
 
 def ledger_findings(path: Path) -> list[Finding]:
@@ -205,7 +205,8 @@ async def session_findings(
 
     Files are authoritative for messages, the ledger for runs.
     """
-    findings = [Finding(status="ok", message=f"{len(sessions)} sessions, {len(runs)} runs")]
+    counts = f"{format_count(len(sessions), 'session')}, {format_count(len(runs), 'run')}"
+    findings = [Finding(status="ok", message=counts)]
     known_run_ids = pruned_ids | {run.id for run in runs}
     scans: dict[str, SessionScan] = {}
     for session in sessions:
@@ -220,7 +221,10 @@ async def session_findings(
             for problem in bad
         ]
         if unknown_runs := scan.run_ids - known_run_ids:
-            message = f"{path} mentions {len(unknown_runs)} runs that are not in the ledger"
+            verb = "is" if len(unknown_runs) == 1 else "are"
+            message = (
+                f"{path} mentions {format_count(len(unknown_runs), 'run')} that {verb} not in the ledger"
+            )
             findings.append(
                 Finding(
                     status="warn",

@@ -29,6 +29,7 @@ from retinue.app.run_queries import orphaned_runs
 from retinue.app.runs import RunService
 from retinue.app.worktree_cleanup import occupied_folders
 from retinue.domain.delivery import Delivery, DeliveryState
+from retinue.domain.number_format import format_count
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import CreatedRun, Session
 from retinue.errors import NotFound, RetinueError, SessionLocked, Unreadable
@@ -209,7 +210,9 @@ class RepairService:
         if abandoned := await orphaned_runs(self._context):
             findings.append(
                 Finding(
-                    status="warn", message=f"{len(abandoned)} runs interrupted", advice="retinue runs resume"
+                    status="warn",
+                    message=f"{format_count(len(abandoned), 'run')} interrupted",
+                    advice="retinue runs resume",
                 )
             )
         return findings
@@ -321,12 +324,12 @@ class RepairService:
                 await self._context.ledger.read(lambda tx: tx.find_deliveries(with_session_to_delete=True))
             )
             suffix = f"; {remaining} cannot be deleted yet" if remaining else ""
-            return f"{count - remaining} temporary sessions were deleted{suffix}"
+            return f"deleted {format_count(count - remaining, 'temporary session')}{suffix}"
 
         count = len(
             await self._context.ledger.read(lambda tx: tx.find_deliveries(with_session_to_delete=True))
         )
-        message = f"{count} temporary sessions were not deleted"
+        message = f"not deleted: {format_count(count, 'temporary session')}"
         return [Problem(message=message, repair=delete_sessions)] if count else []
 
     def _leftover_folders(self, session_ids: set[str]) -> list[Problem]:
@@ -334,12 +337,14 @@ class RepairService:
 
         async def remove_leftovers() -> str:
             removed = [path for path in (*unfinished, *expired) if remove_path(path)]
-            return f"{len(removed)} folders left behind by crashes or deleted sessions were removed"
+            return (
+                f"removed {format_count(len(removed), 'folder')} left behind by crashes or deleted sessions"
+            )
 
         unfinished = find_leftovers(str(self._context.config.home / "sessions"), self._context.clock.now())
         places = (self._context.config.home / "tmp", self._context.config.home / "programs")
         expired = [str(path) for folder in places for path in _expired_session_folders(folder, session_ids)]
-        message = f"{len(unfinished) + len(expired)} folders were left behind by crashes or deleted sessions"
+        message = f"{format_count(len(unfinished) + len(expired), 'folder')} left behind by crashes or deleted sessions"
         return [Problem(message=message, repair=remove_leftovers)] if unfinished or expired else []
 
     def _damaged_ledger_copies(self) -> list[Problem]:

@@ -10,13 +10,14 @@ from retinue.app import App
 from retinue.cli.command import exit_code, run_output
 from retinue.cli.run_waiter import load_run_trees, wait_for_runs
 from retinue.cli.ui.run_progress import RunProgress
-from retinue.cli.ui.run_tree import format_count, tool_call_summary
+from retinue.cli.ui.run_tree import tool_call_summary
 from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.cli.watch import interjection_line, wait_for_watchers
 from retinue.domain.continuation import CUT_STOP_REASON, INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.event import Event
 from retinue.domain.model_selection import model_label
+from retinue.domain.number_format import format_count
 from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall
 

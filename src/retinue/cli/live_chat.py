@@ -16,10 +16,10 @@ from retinue.cli.run_waiter import (
     prompt_for_reply,
     resume_orphans_forever,
 )
-from retinue.cli.ui.run_tree import format_count
 from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter
 from retinue.domain.event import Event
+from retinue.domain.number_format import format_count
 from retinue.domain.run import Run, Status, WaitReason
 from retinue.errors import RetinueError
 

@@ -13,11 +13,12 @@ from retinue.cli.run_control import detach_run, interrupt_run
 from retinue.cli.run_waiter import load_run_trees, wait_for_runs
 from retinue.cli.ui.agent_titles import AgentTitles
 from retinue.cli.ui.run_progress import RunProgress
-from retinue.cli.ui.run_tree import depth_first_order, format_count, format_duration, run_labels, task_summary
+from retinue.cli.ui.run_tree import depth_first_order, format_duration, run_labels, task_summary
 from retinue.cli.ui.tables import RUN_COLUMNS
 from retinue.cli.ui.terminal import Column, Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.domain.model_selection import model_label
+from retinue.domain.number_format import format_count
 from retinue.domain.pricing import CostSummary, format_dollars
 from retinue.domain.run import Run, Status, WaitReason, run_as_json
 from retinue.errors import UsageError

@@ -289,10 +289,6 @@ def tool_call_summary(tool: str, args: str) -> str:
     return one_line(" ".join((tool, *parts)), MAX_SUMMARY_CHARS)
 
 
-def format_count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def format_duration(duration: timedelta) -> str:
     """Return a duration in at most two units."""
     seconds = max(0, int(duration.total_seconds()))
