@@ -85,3 +85,26 @@ def test_an_impossibly_large_number_is_refused_with_its_line(marker: str, accept
         reading = parse_transcript(data[: find_torn_tail_in(data)], "session.md", lenient=True)
         assert (reading.error is None) is (accepted or (marker.startswith("user") and not end))
         assert reading.error is None or reading.error.location == "session.md:3"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_file_that_an_editor_saved_in_another_encoding_is_refused_and_not_cut(encoding: str):
+    data = FILE.decode().encode(encoding)
+    assert find_torn_tail_in(data) is None
+    with pytest.raises(Unreadable, match=r"session\.md:1: the file begins .* in another encoding"):
+        parse_transcript(data, "session.md")
+
+
+def test_a_file_whose_line_ends_became_carriage_returns_is_refused_and_not_cut():
+    data = FILE.replace(b"\n", b"\r")
+    assert find_torn_tail_in(data) is None
+    with pytest.raises(Unreadable, match=r"session\.md:1: cannot parse this marker line"):
+        parse_transcript(data, "session.md")
+
+
+@pytest.mark.parametrize("count", [1, 3, 512])
+def test_zeros_before_the_header_are_reported_and_nothing_is_cut(count: int):
+    data = b"\0" * count + FILE
+    assert find_torn_tail_in(data) is None
+    with pytest.raises(Unreadable, match=r"session\.md:1: the file begins with NUL bytes"):
+        parse_transcript(data, "session.md")

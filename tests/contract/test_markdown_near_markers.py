@@ -82,6 +82,7 @@ def test_no_slip_in_a_marker_turns_a_models_words_into_the_users(change: tuple[s
         "<!--user id=x -->",
         "<!-- usr from=a -->",
         "<--agent model=m -->",
+        "<!-- AGENT MODEL=m -->",
         "!-- agent in=3 -->",
         "<!- agent at=now -->",
         "x<!-- retinue 1 session=general-1 -->",

@@ -17,7 +17,7 @@ _DASHES = str.maketrans({" ": "", "\t": "", "\xa0": "", "\u2013": "-", "\u2014":
 _ATTRIBUTE_NAMES = sorted(
     {each.name for kind in (HEAD, *ENTRY_KINDS) for each in kind.attributes if each.name}
 )
-_ATTRIBUTE = re.compile(rf"\b(?:{'|'.join(_ATTRIBUTE_NAMES)}|n)\s*=")
+_ATTRIBUTE = re.compile(rf"\b(?:{'|'.join(_ATTRIBUTE_NAMES)}|n)\s*=", re.IGNORECASE)
 _BARE_END = re.compile(r"\s*[-\u2013\u2014]{0,3}\s*>?\s*")
 _IDENTITY = re.compile(r"=\s*[0-9A-HJKMNP-TV-Z]{26}(?![0-9A-Za-z])|\bretinue\s+1\s+session\s*=")
 """An attribute with the id of an entry or a run, or the beginning of the header."""

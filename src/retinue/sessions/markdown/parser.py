@@ -31,6 +31,7 @@ from retinue.sessions.markdown.writer import has_escaped_line, unescape_body
 SEPARATOR = f"\n{COMMENT_OPEN}"
 BODY_TERMINATORS = (b"", b"\n", b"\n\n")
 """Bytes allowed between a complete body and the end of the file."""
+NOT_UTF8 = "the file begins with NUL bytes or in another encoding. Save it as UTF-8 text"
 ESCAPE_ADVICE = "Correct the line; if it is text, put a backslash in front of it"
 
 
@@ -179,6 +180,8 @@ def _merge_foreign_comments(pieces: list[str]) -> list[str]:
 def _parse_pieces(text: _ChunkText, parsed: ParsedTranscript) -> None:
     pieces, entries, piece_indexes = text.pieces, parsed.entries, parsed.piece_indexes
     if pieces[0]:
+        if "\0" in pieces[0]:
+            raise Unreadable(f"{text.path}:1", NOT_UTF8)
         _check_edited_body(text, 0, pieces[0][1:])
         _parse_draft(text, parsed, 0, pieces[0][1:], {"id": "line-1"}, final=text.last_piece == 0)
     for index in range(1, len(pieces) if text.last_piece < 0 else text.last_piece):

@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from retinue.sessions.markdown.grammar import AGENT, CALL, CALLS, COMMENT_OPEN, LENGTH, MARKER_KINDS
+from retinue.sessions.markdown.grammar import AGENT, CALL, CALLS, COMMENT_OPEN, HEAD, LENGTH, MARKER_KINDS
 from retinue.sessions.markdown.marker import MARKER_START, Attributes, count_attribute, parse_marker
 from retinue.sessions.markdown.parser import BODY_TERMINATORS
 from retinue.storage.file_io import read_at
@@ -14,6 +14,9 @@ _SEPARATOR = b"\n" + _OPEN
 _MARKER_STARTS = tuple(f"{COMMENT_OPEN}{kind}".encode() for kind in MARKER_KINDS)
 _TAIL_BYTES = 64 * 1024
 _ZEROS = re.compile(rb"\0+")
+_HEADER_START = f"{COMMENT_OPEN}{HEAD.name} ".encode()
+_WIDE_OPEN = re.compile(rb"<\0{1,3}!\0{1,3}-\0{1,3}-")
+"""The beginning of a marker in UTF-16 or UTF-32, whatever the byte order."""
 _SECTOR_BYTES = 512
 """Smallest unit a disk writes at once: unwritten bytes extend to a multiple of it."""
 _MARKERS_NEEDED = 3
@@ -96,10 +99,15 @@ def _written_length(data: bytes, offset: int) -> int:
     """Return the offset of the first bytes lost in a power failure, which read as zeros.
 
     Retinue writes no zeros. Zeros that a person pasted end neither at a sector boundary nor where an entry
-    starts, because a newline comes first.
+    starts, because a newline comes first. Zeros before the header, and a file that an editor saved in another
+    encoding, are no such bytes either: everything in it was acknowledged.
     """
+    if b"\0" in data and _WIDE_OPEN.search(data):
+        return len(data)
     for zeros in _ZEROS.finditer(data):
         end = zeros.end()
+        if not (offset or zeros.start()) and data.startswith(_HEADER_START, end):
+            continue
         if end == len(data) or not (offset + end) % _SECTOR_BYTES or data.startswith(_MARKER_STARTS, end):
             return zeros.start()
     return len(data)
@@ -113,7 +121,9 @@ def _drop_partial_marker(data: bytes, end: int) -> int:
         return end
     if line.startswith(_MARKER_STARTS):
         text = line[len(_OPEN) :].decode("utf-8", "surrogateescape")
-        return start if MARKER_START.match(text) and parse_marker(text) is None else end
+        # A `>` ends a marker, so a line that continues after one was edited and not cut off.
+        is_cut_off = parse_marker(text) is None and ">" not in text
+        return start if MARKER_START.match(text) and is_cut_off else end
     if not any(each.startswith(line) for each in _MARKER_STARTS):
         return end
     return start if _could_start_entry(data, start, line) else end
