@@ -308,6 +308,22 @@ async def test_a_failed_run_shows_the_error_and_what_to_do(daemon: PageDaemon):
         )
 
 
+async def test_a_damaged_file_is_reported_where_its_text_ends_until_it_is_repaired(daemon: PageDaemon):
+    task = daemon.script_task("Is it safe to delete?", text_reply("Delete everything."))
+    session = await daemon.create_session()
+    await daemon.send_message(session["session_id"], task)
+    file = Path(session["path"])
+    intact = file.read_text()
+    file.write_text(intact.replace("<!-- agent", "<!--agent"))
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.expect("file-problem").to_contain_text("session.md:6: this line is almost a marker")
+        await window.expect("empty-conversation").to_have_count(0)
+        file.write_text(intact)
+        await window.expect(window("said-agent").locator(".prose")).to_have_text("Delete everything.")
+        await window.expect("file-problem").to_have_count(0)
+
+
 async def test_the_address_of_a_missing_session_shows_that_it_is_gone(daemon: PageDaemon):
     async with daemon.open_page() as window:
         await window.page.evaluate("() => { location.hash = '#/s/no-such-session' }")

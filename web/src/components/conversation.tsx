@@ -15,7 +15,7 @@ import * as conversation from "../conversation.ts";
 import { sessionTitle, WAIT_LABELS } from "../format.ts";
 import { Composer } from "./composer.tsx";
 import { AgentIcon, Icon } from "./icons.tsx";
-import { CopyButton, Menu } from "./widgets.tsx";
+import { CopyButton, Menu, PlainText } from "./widgets.tsx";
 import { VirtualList } from "./virtual-list.tsx";
 import { AgentSwitcher } from "./agent-switcher.tsx";
 import { ToolCallView } from "./tool-call.tsx";
@@ -129,13 +129,14 @@ function ConversationLog({ session }: { session: Session }): JSX.Element {
   };
   const rows = conversationRows.value;
   const run = activeRunOf(session.session_id);
+  const after = <><FileProblems session={session} />{run ? <RunStatusLine run={run} /> : <div class="run-status" />}</>;
   const before = isStartLoaded.value ? <ConversationStart session={session} count={rows.length} /> : <p class="muted centered earlier">{conversation.isLoadingOlder.value || !rows.length ? "Loading…" : "Earlier"}</p>;
   return (
     <div class="conversation-log">
       <VirtualList
         items={rows} keyOf={rowKey} estimateHeight={estimateHeight} renderRow={renderRow} onNearTop={() => void conversation.loadOlder()} listId={openSessionId.value ?? ""}
         label={`Conversation with ${agentName(session.agent)}`} isBusy={streamingReplies.value.length > 0} scrollToEnd={scrollToEnd} scrollToStart={scrollToStart} onPosition={onPosition}
-        before={before} after={run ? <RunStatusLine run={run} /> : <div class="run-status" />}
+        before={before} after={after}
       />
       <div class="jumps">
         {!(isAtTop.value && isStartLoaded.value) && (rows.length > MIN_ROWS_FOR_JUMP || !isStartLoaded.value) && <button type="button" class="jump to-start" data-test="to-start" disabled={isJumping.value} onClick={() => void jumpToStart()} aria-label="Go to the beginning" title="Go to the beginning (g)"><Icon name="start" /></button>}
@@ -148,6 +149,7 @@ function ConversationLog({ session }: { session: Session }): JSX.Element {
 function ConversationStart({ session, count }: { session: Session; count: number }): JSX.Element | null {
   if (conversation.loadState.value !== "ready") return null;
   if (count) return <p class="muted centered earlier">Started {new Date(session.created_at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })}</p>;
+  if (session.problems?.length) return null;
   return (
     <div class="empty small" data-test="empty-conversation">
       <AgentIcon agent={session.agent} size={22} />
@@ -156,6 +158,11 @@ function ConversationStart({ session, count }: { session: Session; count: number
       <p class="muted">The conversation is a Markdown file that you can read and edit. Its path is shown above.</p>
     </div>
   );
+}
+
+/** What is wrong with the conversation's files, below the last entry that can be read. */
+function FileProblems({ session }: { session: Session }): JSX.Element {
+  return <>{session.problems?.map((problem) => <div key={problem} class="run-ended" data-test="file-problem" role="note"><Icon name="alert" size={14} /><span><PlainText text={problem} /></span></div>)}</>;
 }
 
 /** What the run is doing now, below the last row. */
