@@ -91,6 +91,22 @@ def test_a_reply_streams_to_the_terminal_and_ctrl_c_keeps_it(
     assert cli("runs", "history", "--json").json[0]["reason"] == "user_cancel"
 
 
+def test_a_command_in_a_chat_has_a_line_of_its_own_while_an_answer_streams(
+    cli: CliFixture, serve_replies: ServeReplies
+):
+    serve_replies(cli, [{"text": "Word after word after word.", "silent_after": 700}])
+    screen = cli.open_terminal("chat", **PLAIN)
+    screen.wait_for_screen(lambda lines: lines[-1:] == [">"])
+    screen.type("Talk.\r")
+    screen.wait_for_screen(shows("Word "))
+    screen.type("/path\r")
+    screen.wait_for_screen(lambda lines: "> /path" in lines)
+    screen.press("c")
+    screen.wait_for_screen(shows("cancelled"))
+    screen.press("d")
+    assert screen.wait_for_exit()[0] == 0
+
+
 def test_a_daemon_in_the_foreground_prints_one_json_value_when_it_is_ready(cli: CliFixture):
     process = cli.start("serve", "--port", "0", "--json")
     assert process.stdout is not None

@@ -213,6 +213,7 @@ class LiveChat:
 
     def _echo(self, text: str) -> None:
         """Print a line that the user sent, so that it stays above the answer."""
+        self.printer.break_line()
         lines = text.split("\n")
         for number, line in enumerate(lines[:MAX_ECHO_LINES]):
             self.terminal.print_line(f"{'  ' if number else '> '}{line}")
@@ -401,6 +402,10 @@ class ChatEventPrinter(RunEventPrinter):
         self.run_ids = frozenset()
         self.progress.watched_run = ""
         self.progress.changed.set()
+
+    def break_line(self) -> None:
+        """End the unfinished line of a streaming answer, so that other output has lines of its own."""
+        self._guard_output(self._end_line)
 
     def print_reply(self, run: Run) -> None:
         """Print the answer of a run that ended in the background."""
