@@ -276,7 +276,8 @@ def test_what_was_typed_before_an_approval_is_no_answer(general: CliFixture):
 def test_a_slash_is_completed_and_hidden_agents_are_not_offered(cli: CliFixture):
     agents = Path(cli.env["RETINUE_CONFIG"]) / "agents"
     agents.mkdir()
-    for name, field in (("critic", "displayName: Old Critic"), ("secret", "uiVisible: false")):
+    fields = {"critic": "displayName: Old Critic", "secret": "uiVisible: false", "remote": "type: external"}
+    for name, field in fields.items():
         (agents / f"{name}.md").write_text(
             f"---\nname: {name}\ndescription: Finds fault\n{field}\ntriggers: {{slash: [/{name}]}}\n---\nYou look.\n"
         )
@@ -294,7 +295,7 @@ def test_a_slash_is_completed_and_hidden_agents_are_not_offered(cli: CliFixture)
     lines = screen.wait_for_screen(
         lambda lines: "  critic        Old Critic: Finds fault" in lines and lines[-1] == ">"
     )
-    assert not any("secret" in line for line in lines)
+    assert not any("secret" in line or "remote" in line for line in lines)
     screen.type("/agent secret\r")
     screen.wait_for_screen(lambda lines: any("Agent not accessible: secret." in line for line in lines))
     screen.type("/secret do\r")

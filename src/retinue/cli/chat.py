@@ -402,7 +402,8 @@ class ChatLoop:
         return agent
 
     def _visible_agents(self, folder: str | None = None) -> list[AgentDefinition]:
-        return [each for each in self.app.agents.registry.list_definitions(folder) if each.agent.ui_visible]
+        definitions = self.app.agents.registry.list_definitions(folder)
+        return [each for each in definitions if each.agent.ui_visible and each.agent.is_supported]
 
     def _agent_titles(self) -> dict[str, str]:
         """Return the display names, by agent, of agents whose display name differs from their name."""

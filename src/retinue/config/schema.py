@@ -48,8 +48,8 @@ def parse_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     for key, value in raw.items():
         if key not in SETTING_READERS:
-            hint = UNSUPPORTED_SETTINGS.get(key) or validators.known_names_hint(key, SETTING_READERS)
-            raise InvalidValue((key,), f"is not a known setting{hint}")
+            hint = validators.known_names_hint(key, SETTING_READERS)
+            raise InvalidValue((key,), UNSUPPORTED_SETTINGS.get(key, f"is not a known setting{hint}"))
         if value is not None:
             for name, each in SETTING_READERS[key](value, (key,)).items():
                 if name in parsed:
@@ -340,14 +340,11 @@ def _parse_model(value: Any, path: KeyPath) -> str:
     return key_translators.translate_model(value, path).fields["model"] or ""
 
 
-def _refuse_channels(_value: Any, path: KeyPath) -> dict[str, Any]:
-    raise InvalidValue(path, "is not supported yet; remove it")
-
-
 UNSUPPORTED_SETTINGS = {
-    "schedules": "; schedules are not part of the configuration, remove it",
+    "channels": "is not supported yet; remove it",
+    "schedules": "is not a known setting; schedules are not part of the configuration, remove it",
 }
-"""Settings of earlier releases → the end of the error message."""
+"""Settings that are planned, or of earlier releases → the error message. No message suggests them."""
 
 SETTING_READERS: dict[str, validators.Validator] = {
     "model": _as_field("model", _parse_model),
@@ -367,7 +364,6 @@ SETTING_READERS: dict[str, validators.Validator] = {
     "prices": _as_field("prices", _parse_prices),
     "database": _as_field("database", validators.line_value),
     "subagents": _as_field("subagents", _parse_subagents),
-    "channels": _refuse_channels,
     "providers": _as_field("providers", _PROVIDERS),
 }
 """Reader of every setting, returning fields of Config."""
