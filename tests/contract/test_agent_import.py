@@ -98,8 +98,9 @@ def test_a_denied_command_denies_that_command_and_not_the_whole_tool(source: Pat
     assert "denied as a whole: Bash(a * b), Read(./x)" in note
 
 
-def test_skills_commands_rules_and_plugins_in_a_folder_are_left_alone(tmp_path: Path):
-    """An agent inside a plugin is imported; a named file is imported whatever it is."""
+def test_other_files_of_a_program_in_a_folder_are_left_alone(tmp_path: Path):
+    """An agent inside a plugin's own repository is imported; a named file is imported whatever it is."""
+    root = tmp_path / "project"
     files = {
         ".claude/agents/scout.md": "",
         ".claude/skills/pdf/SKILL.md": "skill",
@@ -114,8 +115,22 @@ def test_skills_commands_rules_and_plugins_in_a_folder_are_left_alone(tmp_path: 
         "plugins/foo/commands/do.md": "command",
         "deep/SKILL.md": "skill",
         "deep/agents/grader.md": "skill",
+        ".claude/settings.json": "settings file",
+        ".claude/settings.local.json": "settings file",
+        ".claude/output-styles/short.md": "output style",
+        ".claude/plugins/cache/bar/agents/inner.md": "plugin",
+        ".claude/plugins/cache/bar/.claude-plugin/plugin.json": "plugin",
+        ".codex/config.toml": "settings file",
+        ".gemini/settings.json": "settings file",
+        ".github/ISSUE_TEMPLATE/bug.md": "issue template",
+        ".kiro/steering/tone.md": "rule",
+        ".pi/prompts/plan.md": "command",
+        ".windsurf/workflows/ship.md": "command",
     }
-    root = tmp_path / "project"
+    (root / ".claude" / "worktrees" / "w" / ".claude" / "agents").mkdir(parents=True)
+    (root / ".claude" / "worktrees" / "w" / ".claude" / "agents" / "copy.md").write_text(
+        "---\nname: copy\n---\n"
+    )
     for name in files:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         stem = (root / name).stem.lower()

@@ -38,7 +38,13 @@ def test_a_readme_among_definitions_is_skipped_and_named(cli: CliFixture, foreig
 
 
 def test_an_import_says_how_many_files_it_left_alone(cli: CliFixture, foreign_folder: Path):
-    for name in ("skills/a/SKILL.md", "skills/b/SKILL.md", "commands/c.md", "agents/scout.md"):
+    for name in (
+        "skills/a/SKILL.md",
+        "skills/a/more/notes.md",
+        "skills/b/SKILL.md",
+        "commands/c.md",
+        "agents/scout.md",
+    ):
         (foreign_folder / name).parent.mkdir(parents=True)
         (foreign_folder / name).write_text("---\nname: scout\ndescription: Looks.\n---\nYou look.\n")
     imported = cli("agents", "import", str(foreign_folder))
@@ -46,7 +52,7 @@ def test_an_import_says_how_many_files_it_left_alone(cli: CliFixture, foreign_fo
     assert "skipped, because they are not agents: 1 command, 2 skills" in imported.err
     assert imported.out.count("→") == 1
     rows = cli("agents", "check", str(foreign_folder), "--json").json
-    assert sorted(row["kind"] or "agent" for row in rows) == ["agent", "command", "skill", "skill"]
+    assert sorted(row["kind"] or "agent" for row in rows) == ["agent", "command", "skill", "skill", "skill"]
 
 
 def test_a_page_given_by_name_or_a_folder_without_definitions_is_a_failure(

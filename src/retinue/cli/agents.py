@@ -18,6 +18,7 @@ from retinue.cli.command import with_app, without_app
 from retinue.cli.options import Group
 from retinue.cli.ui.terminal import Column, Terminal, one_line
 from retinue.domain.agent import Agent, AgentDefinition
+from retinue.domain.number_format import format_count
 from retinue.domain.sanitize import count_hidden
 from retinue.errors import NotFound
 
@@ -158,9 +159,9 @@ async def import_agents(app: App, terminal: Terminal, path: str) -> int:
 
 def _print_skipped_kinds(terminal: Terminal, results: Sequence[importer.DefinitionCheck]) -> None:
     """Print how many skills, commands, rules and plugins were skipped."""
-    counts = Counter(result.kind for result in results if result.kind)
+    counts = Counter(kind for kind, _ in {(each.kind, each.owner) for each in results if each.kind})
     if counts:
-        parts = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in sorted(counts.items())]
+        parts = [format_count(count, kind) for kind, count in sorted(counts.items())]
         terminal.print_note(f"skipped, because they are not agents: {', '.join(parts)}")
 
 

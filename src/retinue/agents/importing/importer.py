@@ -79,7 +79,9 @@ class DefinitionCheck(Struct, frozen=True, kw_only=True):
     is_skipped: bool = False
     """True if it is not a definition, only another file in the same folder."""
     kind: str = ""
-    """What the file is if it is skipped as no agent: skill, command, rule or plugin; empty for a definition."""
+    """What the file is if it is skipped as no agent: skill, command, rule, plugin and so on; empty for a definition."""
+    owner: Path | None = None
+    """The skill or plugin that such a file belongs to; the file itself if it stands alone."""
     load_problem: str = ""
     """The reason why the file would not load without an import; empty if it would."""
 
@@ -138,17 +140,23 @@ def _check_path(path: Path) -> list[tuple[DefinitionCheck, Agent | None]]:
     root = Path(os.path.abspath(path))  # noqa: PTH100  (the parts of the path as given, without links resolved)
     checks: list[tuple[DefinitionCheck, Agent | None]] = []
     for file in scanner.definition_files(path):
-        if kind := scanner.kind_of_file(root / file.relative_to(path), root):
-            checks.append((_check_of_skipped_file(file, kind), None))
+        if other := scanner.identify_other_file(root / file.relative_to(path), root):
+            checks.append((_check_of_skipped_file(file, other), None))
             continue
         checks += [_check_definition(_mark_unrelated_file(each)) for each in scanner.read_definitions(file)]
     return checks
 
 
-def _check_of_skipped_file(file: Path, kind: str) -> DefinitionCheck:
-    problem = f"is a {kind}, not an agent; name the file itself to import it anyway"
+def _check_of_skipped_file(file: Path, other: scanner.OtherFile) -> DefinitionCheck:
     return DefinitionCheck(
-        path=file, ok=False, name="", dialect="none", problems=(problem,), is_skipped=True, kind=kind
+        path=file,
+        ok=False,
+        name="",
+        dialect="none",
+        problems=(f"is not an agent ({other.kind}); name the file itself to import it anyway",),
+        is_skipped=True,
+        kind=other.kind,
+        owner=other.owner,
     )
 
 

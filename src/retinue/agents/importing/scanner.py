@@ -19,13 +19,17 @@ MARKDOWN = (".md", ".markdown", ".mdc")
 MODES_SUFFIX = ".roomodes"
 """Name of a file without a suffix that contains JSON or YAML."""
 SUFFIXES = (*MARKDOWN, ".json", ".yml", ".yaml", ".toml", MODES_SUFFIX)
-SKIPPED_FOLDERS = (".git", "node_modules")
+SKIPPED_FOLDERS = (".git", "node_modules", ".claude/worktrees")
+"""Folders that are not scanned; a worktree repeats the project's own files."""
 MAX_FILES = 10_000
 MAX_PREAMBLE_LINES = 20
 """Lines allowed above the front matter, such as a licence or a comment."""
 _COLLECTION_KEYS = ("agents", "agent", "customModes")
 """Keys under which one file stores several definitions."""
 _SKILL_FILE = "SKILL.md"
+_PLUGIN_FOLDER = ".claude-plugin"
+"""The folder in a plugin that describes it."""
+_INSTALLED_PLUGINS = ".claude/plugins"
 _FOLDER_KINDS = {
     "agents": "",
     "agent": "",
@@ -34,20 +38,28 @@ _FOLDER_KINDS = {
     ".opencode/command": "command",
     ".github/prompts": "command",
     ".codex/prompts": "command",
+    ".pi/prompts": "command",
+    ".windsurf/workflows": "command",
     "rules": "rule",
     ".github/instructions": "rule",
-    ".claude-plugin": "plugin",
+    ".kiro/steering": "rule",
+    "output-styles": "output style",
+    ".github/issue_template": "issue template",
+    _PLUGIN_FOLDER: "plugin",
 }
 """Folders of other programs' files → what such a file is; empty for agents. The innermost folder decides."""
 _FILE_KINDS = (
-    ("skill.md", "skill"),
+    ("/skill.md", "skill"),
+    ("/settings.json", "settings file"),
+    ("/settings.local.json", "settings file"),
+    ("/.codex/config.toml", "settings file"),
     (".prompt.md", "command"),
     (".instructions.md", "rule"),
     (".mdc", "rule"),
-    ("plugin.json", "plugin"),
-    ("marketplace.json", "plugin"),
+    ("/plugin.json", "plugin"),
+    ("/marketplace.json", "plugin"),
 )
-"""Ends of file names, in lower case → what such a file is."""
+"""Ends of paths, in lower case → what such a file is."""
 _LATER_FRONT_MATTER = re.compile(r"^---[ \t]*\r?\n[A-Za-z_][A-Za-z0-9_-]*[ \t]*:", re.MULTILINE)
 _INNER_KEY = re.compile(
     r"[ \t]*(?:<<|tools|disallowedTools|disallowed-tools|tool_allow|tool_deny|model|permissions?|paths|readonly)[ \t]*:[ \t]"
@@ -77,29 +89,44 @@ def definition_files(path: Path) -> Iterator[Path]:
         return
     count = 0
     for folder, folders, file_names in os.walk(path):
-        folders[:] = sorted(each for each in folders if each not in SKIPPED_FOLDERS)
+        folders[:] = sorted(
+            each
+            for each in folders
+            if not {each, f"{os.path.basename(folder)}/{each}"} & {*SKIPPED_FOLDERS}  # noqa: PTH119  (a name, no file)
+        )
         for name in sorted(file_names):
             if name.lower().endswith(SUFFIXES) and count < MAX_FILES:
                 count += 1
                 yield Path(folder) / name
 
 
-def kind_of_file(path: Path, root: Path) -> str:
-    """Return what a file below a scanned folder is, if not an agent: skill, command, rule or plugin; else an empty string."""
-    folders = [
-        path.parent,
-        *(each for each in path.parents if each != path.parent and each.is_relative_to(root)),
-    ]
-    if any((folder / _SKILL_FILE).exists() for folder in folders if folder.is_relative_to(root)):
-        return "skill"
-    name = path.name.lower()
-    if kind := next((kind for end, kind in _FILE_KINDS if name.endswith(end)), ""):
-        return kind
-    for folder in folders:
-        for known in (f"{folder.parent.name}/{folder.name}", folder.name):
-            if known in _FOLDER_KINDS:
-                return _FOLDER_KINDS[known]
-    return ""
+class OtherFile(Struct, frozen=True, kw_only=True):
+    """What a file is that defines no agent, such as `skill`, and the path of the whole: the folder of a skill or a plugin."""
+
+    kind: str
+    owner: Path
+
+
+def identify_other_file(path: Path, root: Path) -> OtherFile | None:
+    """Return what a file below a scanned folder is, if not an agent: a skill, command, rule, plugin and so on."""
+    folders = [each for each in path.parents if each.is_relative_to(root)]
+    plugin = next((each for each in folders if (each / _PLUGIN_FOLDER).is_dir()), None)
+    if any(each != root and _folder_name(each, 2) == _INSTALLED_PLUGINS for each in folders):
+        return OtherFile(kind="plugin", owner=plugin or path)
+    if skill := next((each for each in folders if (each / _SKILL_FILE).exists()), None):
+        return OtherFile(kind="skill", owner=skill)
+    name = f"/{path.parent.name}/{path.name}".lower()
+    kind = next((kind for end, kind in _FILE_KINDS if name.endswith(end)), None)
+    if kind is None:
+        names = (_folder_name(each, count) for each in folders for count in (2, 1))
+        kind = next((_FOLDER_KINDS[each] for each in names if each in _FOLDER_KINDS), "")
+    owner = plugin if plugin and kind == "plugin" else path
+    return OtherFile(kind=kind, owner=owner) if kind else None
+
+
+def _folder_name(folder: Path, count: int) -> str:
+    """Return the last names of a folder's path, in lower case."""
+    return "/".join(folder.parts[-count:]).lower()
 
 
 def read_definitions(path: Path) -> list[FoundDefinition]:
