@@ -197,6 +197,19 @@ async def test_the_session_list_is_a_drawer_in_a_narrow_window(daemon: PageDaemo
         assert await window.page.evaluate(MEASURE_OVERFLOW) == [0, 0, 0]
 
 
+async def test_the_menu_of_a_session_fits_a_small_phone(daemon: PageDaemon):
+    session = await daemon.create_session(name="Small")
+    async with daemon.open_page(320, 568) as window:
+        await window.open_session(session["session_id"])
+        await window.page.locator(".head").locator('[data-test="session-menu-open"]').click()
+        await window.expect("watch-pair").to_be_visible()
+        boxes = await window.page.locator(".head .menu-list button").evaluate_all(
+            "all => all.map((each) => each.getBoundingClientRect()).map(({ left, right }) => [left, right])"
+        )
+        assert boxes
+        assert all(left >= 0 and right <= 320 for left, right in boxes), boxes
+
+
 class DevToolsSession(Protocol):
     """The part of a Chrome DevTools session that tests use; playwright leaves its types open."""
 
