@@ -73,15 +73,6 @@ export const RUN_STATUS_LABELS: Record<RunStatus, string> = {
   lost: "lost",
 };
 
-/** What a waiting run waits for, as the end of a sentence. */
-export const WAIT_LABELS: Record<string, string> = {
-  approval: "for approval",
-  person: "for your message",
-  child: "for its sub-agents",
-  model: "for its model",
-  disk: "for disk space",
-};
-
 export interface ForwardedReport {
   /** The runtime's sentence that names the author of the body. */
   intro: string;

@@ -51,6 +51,21 @@ export function canResume(run: RunView): boolean {
   return run.status === "waiting" && (run.waitingFor === "model" || PERSON_REASONS.has(run.reason));
 }
 
+/** What a waiting run waits for, as the end of a sentence. */
+const WAIT_LABELS: Record<string, string> = {
+  approval: "for approval",
+  person: "for your message",
+  child: "for its sub-agents",
+  model: "for its model",
+  disk: "for disk space",
+};
+
+/** What a waiting run waits for, such as `for approval`; empty for other runs. */
+export function waitLabel(run: RunView): string {
+  if (run.status !== "waiting") return "";
+  return canResume(run) && run.waitingFor === "person" ? "for your decision" : (WAIT_LABELS[run.waitingFor] ?? "");
+}
+
 export function isActive(run: { status: RunStatus }): boolean {
   return ACTIVE_STATUSES.has(run.status);
 }

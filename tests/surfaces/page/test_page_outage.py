@@ -21,6 +21,8 @@ async def test_a_run_whose_model_is_down_says_why_it_waits_and_can_be_resumed(ow
             await window.expect(window("now")).to_contain_text("Waiting for your decision")
             await window.expect(window("now")).to_contain_text("down for maintenance")
             await window.expect(window("now")).to_contain_text("limits.model_wait_seconds")
+            await window("open-runs").click()
+            await window.expect("run").to_contain_text("Waiting for your decision: Hello.")
             is_down = False
             await window("resume").click()
             await window.expect(window("said-agent").locator(".prose")).to_have_text("All is well.")

@@ -4,8 +4,8 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { controlRun, showSession } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
-import { currentTime, isActive, loadActiveCalls, runName, type RunView, subtreeTotals } from "../runs.ts";
-import { formatDollars, formatDuration, formatUsage, RUN_STATUS_LABELS, WAIT_LABELS } from "../format.ts";
+import { currentTime, isActive, loadActiveCalls, runName, type RunView, subtreeTotals, waitLabel } from "../runs.ts";
+import { formatDollars, formatDuration, formatUsage, RUN_STATUS_LABELS } from "../format.ts";
 import { AgentIcon, Icon } from "./icons.tsx";
 import { IconButton } from "./widgets.tsx";
 import { agentTitle } from "../agent-title.ts";
@@ -38,7 +38,7 @@ function ActiveChildCard({ run }: { run: RunView }): JSX.Element {
 const SLOW_MODEL_MS = 1500;
 
 function progressText(run: RunView): string {
-  if (run.status === "waiting" && run.waitingFor && run.waitingFor !== "child") return `Waiting ${WAIT_LABELS[run.waitingFor] ?? ""}`;
+  if (run.status === "waiting" && run.waitingFor && run.waitingFor !== "child") return `Waiting ${waitLabel(run)}`;
   const isModelSlow = run.modelRequestedAt !== "" && currentTime.value - Date.parse(run.modelRequestedAt) >= SLOW_MODEL_MS;
   if (isModelSlow) return "Waiting...";
   return run.toolCallCount ? `Calling Tools... (+${run.toolCallCount})` : run.status === "queued" ? "Queued..." : "Starting...";

@@ -6,13 +6,13 @@ import { useCallback, useRef } from "preact/hooks";
 import { controlRun, renameSession, showHome, showSession, togglePin } from "../actions.ts";
 import { isStartLoaded } from "../transcript.ts";
 import { agentHueStyle } from "../agent-colour.ts";
-import { activeRunOf, canResume, type RunView } from "../runs.ts";
+import { activeRunOf, canResume, type RunView, waitLabel } from "../runs.ts";
 import type { Session } from "../api-types.ts";
 import { connection, dialog, editingName, openSession, openSessionId, sessionsById } from "../store.ts";
 import { streamingReplies } from "../streaming-replies.ts";
 import { type ConversationRow, conversationRows } from "../conversation-rows.ts";
 import * as conversation from "../conversation.ts";
-import { sessionTitle, WAIT_LABELS } from "../format.ts";
+import { sessionTitle } from "../format.ts";
 import { Composer } from "./composer.tsx";
 import { AgentIcon, Icon } from "./icons.tsx";
 import { CopyButton, Menu, PlainText } from "./widgets.tsx";
@@ -171,8 +171,7 @@ function RunStatusLine({ run }: { run: RunView }): JSX.Element {
   const isStreaming = streamingReplies.value.some((reply) => reply.run === run.id && reply.text);
   if (isStreaming && !lastCall) return <div class="run-status" />;
   if (connection.value === "lost") return <div class="run-status" data-test="now"><span class="dot waiting" aria-hidden="true" /><span>Waiting for the daemon…</span></div>;
-  const isSuspendedForPerson = canResume(run) && run.waitingFor === "person";
-  const label = isSuspendedForPerson ? "Waiting for your decision" : run.status === "waiting" ? `Waiting ${WAIT_LABELS[run.waitingFor] ?? ""}` : run.status === "queued" ? "Queued" : run.note || (lastCall ? "Calling tools" : "Thinking");
+  const label = run.status === "waiting" ? `Waiting ${waitLabel(run)}` : run.status === "queued" ? "Queued" : run.note || (lastCall ? "Calling tools" : "Thinking");
   return <div class="run-status" data-test="now"><span class={run.status === "running" ? "spinner" : `dot ${run.status}`} aria-hidden="true" /><span>{label}{canResume(run) && run.error ? `: ${run.error}` : "…"}</span>{canResume(run) && <button type="button" class="link" data-test="resume" onClick={() => void controlRun(run.id, "resume")}>Resume now</button>}</div>;
 }
 

@@ -7,10 +7,10 @@ import { api } from "../api.ts";
 import { controlRun, markInboxRead, promoteResult, showSession } from "../actions.ts";
 import { agentName } from "../agent-title.ts";
 import { agentHueStyle } from "../agent-colour.ts";
-import { currentTime, isActive, rootRunId, runName, runsById, type RunView, subtreeTotals, upsertRuns } from "../runs.ts";
+import { currentTime, isActive, rootRunId, runName, runsById, type RunView, subtreeTotals, upsertRuns, waitLabel } from "../runs.ts";
 import type { InboxItem } from "../api-types.ts";
 import { inbox, isFinished, openSessionId, panel, refreshInbox, tryOrReport, unreadCount } from "../store.ts";
-import { formatAge, formatCount, formatDollars, formatDuration, formatTokens, formatUsage, RUN_STATUS_LABELS, stripMarkdown, WAIT_LABELS } from "../format.ts";
+import { formatAge, formatCount, formatDollars, formatDuration, formatTokens, formatUsage, RUN_STATUS_LABELS, stripMarkdown } from "../format.ts";
 import { AgentIcon } from "./icons.tsx";
 import { IconButton, PlainText, StatusDot } from "./widgets.tsx";
 import { InterjectionCard } from "./watchers.tsx";
@@ -75,7 +75,7 @@ function RunTreeNode({ run, childrenByRun }: { run: RunView; childrenByRun: Map<
   const childRuns = childrenByRun.get(run.id) ?? [];
   const totals = subtreeTotals(run, childrenByRun);
   const active = isActive(run);
-  const reason = run.status === "waiting" ? (WAIT_LABELS[run.waitingFor] ?? "") : "";
+  const reason = waitLabel(run);
   const durationMs = Math.max(0, (run.endedAt ? Date.parse(run.endedAt) : active ? currentTime.value : Date.parse(run.startedAt)) - Date.parse(run.startedAt));
   return (
     <li style={agentHueStyle(run.agent)} data-test="run" data-run={run.id} data-status={run.status}>

@@ -3,10 +3,10 @@
 import type { JSX } from "preact";
 import { setTheme } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
-import { activeRuns, runName, type RunView } from "../runs.ts";
+import { activeRuns, runName, type RunView, waitLabel } from "../runs.ts";
 import { connection, dialog, dismissToast, health, panel, sidebarOpen, theme, type Theme, toasts, unreadCount } from "../store.ts";
 import { showSession } from "../actions.ts";
-import { RUN_STATUS_LABELS, WAIT_LABELS } from "../format.ts";
+import { RUN_STATUS_LABELS } from "../format.ts";
 import { Icon } from "./icons.tsx";
 import { IconButton } from "./widgets.tsx";
 import { watchers, watcherSessions } from "../watchers.ts";
@@ -57,7 +57,7 @@ function ActiveRunList(): JSX.Element {
 }
 
 function ActiveRunButton({ run }: { run: RunView }): JSX.Element {
-  const reason = run.status === "waiting" && run.waitingFor ? ` (waiting ${WAIT_LABELS[run.waitingFor] ?? ""})` : "";
+  const reason = run.status === "waiting" && run.waitingFor ? ` (waiting ${waitLabel(run)})` : "";
   return (
     <button type="button" class="active-run" style={agentHueStyle(run.agent)} data-test="ledger-entry" data-run={run.id} title={`${run.summary}${reason}`} onClick={() => showSession(run.sessionId)}>
       <span class={`dot ${run.status}`} aria-hidden="true" /><span><b>{runName(run)}</b> {RUN_STATUS_LABELS[run.status]}</span>
