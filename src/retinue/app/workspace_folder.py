@@ -9,8 +9,8 @@ from retinue.domain.workspace import Isolation
 from retinue.errors import Refused, UsageError
 
 HOME_REFUSED = (
-    "The workspace would be {folder}, which {relation} your home folder, with all your files in it. Choose another "
-    "folder with --workspace DIR, or allow this one with --allow-home (in the API: `workspace`, `allow_home`)."
+    "The workspace would be {folder}, which {relation} your home folder, with all your files in it. Name another "
+    "folder as the workspace (--workspace DIR), or allow this one with --allow-home (in the API: `allow_home`)."
 )
 
 
