@@ -15,6 +15,8 @@ from retinue.domain.workspace import Workspace
 
 RESERVED_ATTRIBUTES = frozenset({"ask", "leaf", "role", "trigger", "watches"})
 """Attributes that only the runtime may set."""
+SESSION_KEYWORDS = frozenset({"latest", "create", "latest-or-create"})
+"""Words that choose a session where one is named, so no session has such a name."""
 UNSAFE_SLUG_CHARACTER = re.compile(r"[^a-z0-9-]")
 MAX_SLUG_CHARS = 80
 DELETED_SESSION_RETENTION_DAYS = 30

@@ -21,7 +21,7 @@ from retinue.domain.agent import Agent
 from retinue.domain.approval import ToolAccess
 from retinue.domain.clock import Clock
 from retinue.domain.purge import PurgeTarget
-from retinue.domain.session import NewSession, Session
+from retinue.domain.session import SESSION_KEYWORDS, NewSession, Session
 from retinue.domain.transcript import Entry
 from retinue.errors import Conflict, UsageError
 from retinue.interfaces import SessionChanges
@@ -342,6 +342,10 @@ class FileStore:
     def _check_name_free(self, name: str, slug: str | None) -> None:
         if not name.strip() or not name.isprintable() or len(name) > _MAX_NAME_CHARS:
             raise UsageError(f"A session's name must be one line of at most {_MAX_NAME_CHARS} characters.")
+        if name.strip().lower() in SESSION_KEYWORDS:
+            raise UsageError(
+                f'A session cannot be named "{name}", because that word chooses a session. Choose another name.'
+            )
         if file_names.looks_like_session_id(name):
             raise UsageError(
                 f'A session cannot be named "{name}", because that looks like an id or slug. Choose another name.'
@@ -354,7 +358,8 @@ class FileStore:
         for each in self._lookup.load_all():
             if each.slug != slug and name in (each.id, each.slug, each.key, *each.aliases):
                 return f'Session name "{name}" is already in use as the id, slug or alias of another session'
-            if each.slug != slug and each.name is not None and each.name.casefold() == name.casefold():
+            taken_name = None if each.slug == slug else each.name
+            if taken_name is not None and taken_name.strip().casefold() == name.strip().casefold():
                 return f'Session name "{name}" is already in use'
         return ""
 

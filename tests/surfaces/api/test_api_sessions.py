@@ -359,6 +359,26 @@ async def test_a_session_reference_is_an_id_or_a_slug_and_never_a_name(api: Open
         assert (await client.get(f"/api/sessions/{other['session_id']}")).json["name"] == "Kept"
 
 
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("latest", 400),
+        ("Latest-or-create", 400),
+        ("create", 400),
+        ("kept", 409),
+        (" Kept ", 409),
+        ("the latest", 200),
+    ],
+)
+async def test_a_session_gets_no_name_that_means_another_session(api: OpenApi, name: str, status: int):
+    async with api() as client:
+        await client.create_session(name="Kept")
+        other = await client.create_session()
+        assert (await client.patch(f"/api/sessions/{other['session_id']}", {"name": name})).status == status
+        created = await client.post("/api/sessions", {"agent": "general", "name": name})
+        assert created.status == (status if status != 200 else 409)
+
+
 async def test_a_whole_slug_never_means_another_session_created_in_the_same_second(api: OpenApi):
     async with api() as client:
         second = ""
