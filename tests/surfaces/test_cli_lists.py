@@ -227,6 +227,16 @@ def test_a_delegation_tool_is_listed_with_the_agents_that_a_model_may_choose(
     assert names == ["helper"]
 
 
+def test_the_doctor_shows_its_advice_in_full_on_a_narrow_terminal(cli: CliFixture):
+    agents = Path(cli.env["RETINUE_CONFIG"]) / "agents"
+    agents.mkdir()
+    (agents / "bad.md").write_text("---\nname: bad\nzork: 1\n---\n")
+    screen = cli.open_terminal("doctor", COLUMNS="60", NO_COLOR="1")
+    code, output = screen.wait_for_exit()
+    assert code == 1
+    assert "repair the file; until then the agent is not available" in output
+
+
 def test_the_doctor_reports_a_broken_agent_file(cli: CliFixture, tmp_path: Path):
     cli.script_model(["Fine."])
     healthy = cli("doctor", "--json")
