@@ -248,3 +248,42 @@ async def test_reading_a_reply_without_text_shows_its_tool_calls(machine: UserMa
     assert "no text, only these tool calls" in text
     assert re.search(r'entry:\S+ ls \{"path": ?"\."\}', text), text
     assert re.search(r'entry:\S+ read \{"path": ?"missing.txt"\}', text), text
+
+
+async def test_a_branch_reads_the_results_that_its_copied_entries_mention(machine: UserMachine):
+    machine.write_config(approvals="auto", limits={"child_result_chars": 2_000})
+    machine.write_agent("helper", "", "You help.\n")
+    script = Script(DELEGATION_CALLS["spawn_subagent"], reply_done, child=(text_reply(LONG_TEXT),))
+    async with machine.serve_models(script):
+        first = (await machine("run", "--json", "Where is x?")).json
+    run = find_run_id(script.parent_requests[-1])
+    branch = (await machine("sessions", "branch", first["slug"], "--json")).json
+    other_script = Script(
+        DELEGATION_CALLS["spawn_subagent"], reply_done, child=(text_reply("The heron's report."),)
+    )
+    async with machine.serve_models(other_script):
+        other = (await machine("run", "--json", "Where is y?")).json
+    calls = [("read", {"path": f"result:{each}", "limit": 1}) for each in (run, other["children"][0])]
+    async with machine.serve_models([tool_call_reply(*calls), text_reply("ok then")]) as server:
+        await machine("send", "--json", branch["session_id"], "Read it.")
+        own, foreign = [m["content"] for m in server.requests[-1].messages if m["role"] == "tool"][-2:]
+    assert own.startswith(LINES[0])
+    assert "has no sub-agent" in foreign
+
+
+async def test_a_secret_in_a_line_that_is_split_for_reading_is_redacted(machine: UserMachine):
+    machine.write_agent("reader", "tools: [read]\n", "You read.\n")
+    secret = "sk-test-openai-0123456789"
+    async with machine.serve_models([text_reply("Fine.")]):
+        ran = (await machine("run", "--json", "--agent", "reader", "Begin.")).json
+        transcript = Path(ran["path"])
+        transcript.write_text(f"{transcript.read_text()}{'z' * 19_990} {secret} end\n")
+        await machine("run", "--json", "--session", ran["slug"])
+    shown = (await machine("sessions", "export", "--json", ran["slug"])).json
+    (typed,) = [each["id"] for each in shown if str(each.get("text")).startswith("zzz")]
+    call = tool_call_reply(("read", {"path": f"entry:{typed}"}))
+    async with machine.serve_models([call, text_reply("ok then")]) as server:
+        await machine("send", "--json", ran["slug"], "Read it.")
+        text = str(server.requests[-1].messages[-1]["content"])
+    assert "end" in text
+    assert secret[:9] not in text

@@ -1,5 +1,7 @@
 """Stored text that `read` returns instead of a file: an entry of the conversation, or a sub-agent's result."""
 
+from contextlib import suppress
+
 from msgspec.structs import asdict
 
 from retinue.domain.bounded_text import ENTRY_PREFIX, RESULT_PREFIX
@@ -36,7 +38,7 @@ async def load_stored_text(path: str, call: Call) -> str | None:
         text = await _load_child_result(path.removeprefix(RESULT_PREFIX), call, context)
     else:
         return None
-    return split_long_lines(escape_role_markers(text))
+    return split_long_lines(escape_role_markers(context.redact(text)))
 
 
 def split_long_lines(text: str) -> str:
@@ -85,7 +87,10 @@ async def _load_child_result(run_id: str, call: Call, context: RuntimeContext) -
 
 
 async def _is_child_run(run: Run, session: Session, context: RuntimeContext) -> bool:
-    """Return True if this session requested the run, or if it ran in a child of this session."""
+    """Return True if this session requested the run, or if it ran in a child of this session.
+
+    A branch can read what its copied entries mention: the runs whose call or announcement is in its own transcript.
+    """
 
     def is_requested_here(tx: Transaction) -> bool:
         requester = tx.get_run(run.request.parent_run) if run.request.parent_run else None
@@ -94,6 +99,13 @@ async def _is_child_run(run: Run, session: Session, context: RuntimeContext) -> 
     if run.request.inbox == session.id or await context.ledger.read(is_requested_here):
         return True
     try:
-        return (await context.store.find(run.session_id)).parent_id == session.id
+        if (await context.store.find(run.session_id)).parent_id == session.id:
+            return True
     except NotFound:
-        return False
+        pass  # deleted
+    deliveries = await context.ledger.read(lambda tx: tx.find_deliveries(run=run.id))
+    for entry_id in (run.request.call_id, *(each.id for each in deliveries)):
+        with suppress(NotFound):
+            if entry_id and await context.store.read_entry(session, entry_id):
+                return True
+    return False
