@@ -10,6 +10,19 @@ from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, stalled_stream, text_reply, tool_call_reply
 
 DELEGATE_CALL = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
+SLOW_TO_STOP_TOOL = '''
+import asyncio, pathlib, time
+from retinue import tool
+
+@tool(effect="read")
+async def drag() -> str:
+    """Takes a second to stop."""
+    pathlib.Path("dragging").touch()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        time.sleep(1)
+'''
 LONG_TEXT = "These words are sent, and then no more of them. " * 20
 
 
@@ -244,3 +257,25 @@ async def test_cancelling_a_sub_agent_returns_when_it_has_ended_while_its_parent
         out, _ = await process.communicate()
     assert process.returncode == 0
     assert b"Without the helper, then." in out
+
+
+async def test_cancelling_a_run_returns_when_its_children_have_ended_too(machine: UserMachine):
+    (machine.folder / "dragging_tool.py").write_text(SLOW_TO_STOP_TOOL)
+    machine.env["PYTHONPATH"] = str(machine.folder)
+    machine.write_config(approvals="auto", tools=["dragging_tool:drag"])
+    machine.write_agent("helper", "", "You help.\n")
+
+    def script(request: CapturedRequest) -> FakeResponse:
+        return tool_call_reply(("drag", {}) if is_from_helper(request) else DELEGATE_CALL)
+
+    async with machine.serve_models(script):
+        process = await machine.start("run", "Go")
+        while not (machine.folder / "dragging").exists():  # noqa: ASYNC110  (another process creates it)
+            await asyncio.sleep(0.01)
+        live = (await machine("runs", "list", "--json")).json
+        parent = min(run["run_id"] for run in live)
+        cancelled = await machine("subagent", "cancel", parent, "--json")
+        assert cancelled.json["status"] == "cancelled"
+        assert (await machine("runs", "list", "--json")).json == []
+        await process.communicate()
+    assert process.returncode == 5

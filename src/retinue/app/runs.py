@@ -176,7 +176,8 @@ class RunService:
     async def wait_for_end(self, run: Run) -> Run:
         """Wait until a run that was asked to stop has ended, regardless of its requester.
 
-        If this process has taken over its tree from a dead one, it waits for the whole tree.
+        If it was cancelled, its children have then ended too. If this process has taken over its tree from a dead
+        one, it waits for the whole tree.
         """
         await self._context.worker.wait(run.id)
         live = await self._context.ledger.read(
@@ -184,7 +185,13 @@ class RunService:
         )
         if any(each.owner_id == self._context.owner.id for each in live):
             return await self.wait(run.id)
-        return await self.find(run.id)
+        ended = await self.find(run.id)
+        while ended.status is Status.CANCELLED and await self._context.ledger.read(
+            lambda tx: live_descendants(ended, tx, with_independent=False)
+        ):
+            await self.cancel(run.id)  # again: its process may have started another child in the meantime
+            await self._context.worker.wait_for_change()
+        return ended
 
     async def _is_finished_branch(self, run: Run) -> bool:
         """Return whether a child and its descendants have ended, in a tree that another live process executes."""

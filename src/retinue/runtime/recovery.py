@@ -201,11 +201,12 @@ async def requeue_own_runs(context: RuntimeContext) -> None:
         await context.ledger.write(step)
 
 
-def live_descendants(run: Run, tx: Transaction) -> list[Run]:
+def live_descendants(run: Run, tx: Transaction, *, with_independent: bool = True) -> list[Run]:
     """Return the run's live children, their live children, and so on."""
     statuses = (Status.QUEUED, Status.RUNNING, Status.WAITING)
-    children = tx.find_runs(parent_run=run.id, status=statuses, with_independent=True)
-    return [*children, *(descendant for each in children for descendant in live_descendants(each, tx))]
+    children = tx.find_runs(parent_run=run.id, status=statuses, with_independent=with_independent)
+    below = [live_descendants(each, tx, with_independent=with_independent) for each in children]
+    return [*children, *(descendant for descendants in below for descendant in descendants)]
 
 
 async def resume_run(
