@@ -252,6 +252,17 @@ async def test_an_agent_that_worked_and_ends_on_an_empty_reply_succeeds_with_a_s
     assert output["result"] == "Agent 'helper' work summary:\n\nI look." + NOT_SHOWN_TO_USER_NOTE
 
 
+async def test_an_agent_whose_call_failed_and_that_ends_on_an_empty_reply_reports_what_it_wrote(
+    runtime: RuntimeFixture,
+):
+    """Shows: B023."""
+    ok, output = await call_helper(
+        runtime, [tool_call_reply(("read", '{"path": "missing.txt"}'), text="I look."), text_reply("")]
+    )
+    assert ok
+    assert output["result"].startswith("Agent 'helper' work summary:\n\nI look.\n\n")
+
+
 async def test_an_agent_that_did_nothing_at_all_is_stuck(runtime: RuntimeFixture):
     """Shows: B023, L021."""
     ok, output = await call_helper(runtime, [text_reply("")] * 6)

@@ -509,9 +509,11 @@ class AgentLoop:
             return await self._continue_cut_reply(conversation, plan, is_continued=cut_text is not None)
         if message.text.strip():
             return RunOutcome(status=Status.DONE)
-        if self.run.depth and self.run.effective_calls:
+        texts = await self._reply_texts(conversation) if self.run.depth else []
+        if self.run.depth and (self.run.effective_calls or texts):
             # A sub-agent that worked and has nothing more to say is done: its parent gets a summary of its replies.
-            self.attempt.run = replace(self.run, text=await self._summary_of_replies(conversation))
+            summary = work_summary(self.run.agent, texts) if texts else missing_summary(self.run)
+            self.attempt.run = replace(self.run, text=summary)
             return RunOutcome(status=Status.DONE)
         await self.attempt.append_entries(
             conversation, self.attempt.make_notice("nudge", self.loop_detector.on_empty_reply())
@@ -533,12 +535,9 @@ class AgentLoop:
         )
         return None
 
-    async def _summary_of_replies(self, conversation: Conversation) -> str:
-        """Return a summary of the run's replies; a tool that asks for a missing summary gets an empty text."""
+    async def _reply_texts(self, conversation: Conversation) -> list[str]:
         entries = _all_entries(await conversation.read_earlier_entries(self.run.id), conversation)
-        if texts := [each.strip() for each in reply_texts(entries, self.run.id)]:
-            return work_summary(self.run.agent, texts)
-        return missing_summary(self.run)
+        return [each.strip() for each in reply_texts(entries, self.run.id)]
 
     async def _execute_tool_calls(
         self, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan, *, is_repeat: bool = False
