@@ -228,8 +228,9 @@ async def test_a_temporary_session_is_deleted_only_after_its_result_is_delivered
     async with runtime.open(by_agent={"Go.": script, "Look.": [text_reply("Found.")]}) as process:
         run = await process.submit("Go.", agent="main")
         _, child = await process.wait_until_idle()
-        assert not Path(child.transcript_path).exists()
-        assert list(Path(child.transcript_path).parent.parent.glob("*.deleted.*"))
+        (folder,) = (Path(run.transcript_path).parent / "agents").iterdir()
+        assert ".deleted." in folder.name
+        assert child.transcript_path == f"{folder}/session.md"
         assert len(await process.announcements(run)) == 1
         assert (await process.reload(child)).text == "Found."
         (delivery,) = await process.deliveries()

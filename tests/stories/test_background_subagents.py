@@ -205,6 +205,11 @@ async def test_the_transcript_path_in_an_announcement_is_valid_after_the_cleanup
     (path,) = re.findall(r"transcript=(\S+)", Path(ran.json["path"]).read_text())
     assert ".deleted." in path
     assert "The year is 1993." in Path(path).read_text()
+    (row,) = (await machine("inbox", "--json")).json
+    (announced,) = (await machine("sessions", "show", "--json", ran.json["slug"])).json["announcements"]
+    runs = (await machine("runs", "history", "--json")).json
+    (listed,) = [each["path"] for each in runs if each["run_id"] in ran.json["children"]]
+    assert [row["transcript"], announced["metadata"]["transcript"], listed] == [path] * 3
 
 
 async def test_an_agent_that_can_only_read_is_not_said_to_have_done_no_work(machine: UserMachine):

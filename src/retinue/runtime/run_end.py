@@ -498,23 +498,29 @@ async def mark_delivered(deliveries: list[Delivery], context: RuntimeContext, *,
 
 
 async def delete_temporary_session(delivery: Delivery, context: RuntimeContext) -> None:
-    """Delete a temporary session after its result was delivered.
+    """Delete a temporary session after its result was delivered; its runs then name the transcript in the trash.
 
     If that fails now, a later start retries it.
     """
     if delivery.keep_session or delivery.is_session_deleted:
         return
     run = await context.ledger.read(lambda tx: tx.get_run(delivery.run))
+    folder_in_trash = ""
 
     def step(tx: Transaction) -> None:
         tx.update_delivery(replace(tx.get_delivery(delivery.id) or delivery, is_session_deleted=True))
+        if run is not None and folder_in_trash:
+            for each in tx.find_runs(session=run.session_id):
+                name = each.transcript_path.rpartition("/")[2]
+                tx.update_run(replace(each, transcript_path=f"{folder_in_trash}/{name}"))
         if run is not None:
             tx.emit(make_event("session.changed", run, context, change="deleted"))
 
     with suppress(RetinueError):
         if run is not None:
             with suppress(NotFound):
-                await context.store.delete(await context.store.find(run.transcript_path), at=run.ended_at)
+                session = await context.store.find(run.transcript_path)
+                folder_in_trash = await context.store.delete(session, at=run.ended_at)
         await context.ledger.write(step)
 
 
