@@ -296,7 +296,7 @@ MAX_SUMMARY_CHARS = 600
 _UNQUOTED_FIELD = re.compile(r"[!-~]+")
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 _ROLE_MARKER = re.compile(
-    r"^(?=[ \t>*_#-]*(?:"
+    r"(?:^|(?<=[\u2028\u2029]))(?=[ \t>*_#-]*(?:"
     r"(?:system|assistant|user|human|developer|tool)[ \t*_]*:"
     r"|</?\|?(?:system|assistant|user|human|im_start|im_end|tool|function|context)\b"
     r"|\[(?:subagent|async response|notice|system)\b"
