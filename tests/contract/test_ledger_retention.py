@@ -17,7 +17,7 @@ from retinue.domain.event import Event
 from retinue.domain.limits import RetentionSettings
 from retinue.domain.purge import PurgeTarget
 from retinue.domain.run import Run, RunRequest, Status, Usage, WaitReason
-from retinue.errors import RetinueError
+from retinue.errors import RetinueError, SessionLocked
 from retinue.interfaces import Transaction
 from retinue.ledger.database import open_database
 from retinue.ledger.purge import purge_ledger
@@ -297,6 +297,20 @@ def test_a_purge_also_removes_what_an_earlier_deletion_left_in_the_file(ledger: 
     )
     assert purge_ledger(ledger, target, NOW) == {"r4"}
     assert b"zanzibarquux" not in b"".join(each.read_bytes() for each in ledger.parent.iterdir())
+
+
+def test_a_purge_says_when_a_reader_keeps_the_removed_text_in_the_file(ledger: Path):
+    add_runs(ledger, make_run("r", text="zanzibarquux"))
+    target = PurgeTarget(
+        session="session-r", session_ids=frozenset({"session-r"}), removed_ids=frozenset(), folders=()
+    )
+    with closing(sqlite3.connect(ledger, isolation_level=None)) as reader:
+        reader.execute("BEGIN").execute("SELECT count(*) FROM runs").fetchone()
+        with pytest.raises(SessionLocked, match="repeat the purge"):
+            purge_ledger(ledger, target, NOW, timeout_s=0.1)
+        reader.execute("COMMIT")
+        purge_ledger(ledger, target, NOW)
+        assert b"zanzibarquux" not in b"".join(each.read_bytes() for each in ledger.parent.iterdir())
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 400, b""])

@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.domain.event import Event
 from retinue.domain.purge import PurgeTarget
-from retinue.errors import Conflict
+from retinue.errors import Conflict, SessionLocked
 from retinue.ledger.database import BUSY_TIMEOUT_S, open_database, translate_sqlite_error
 from retinue.ledger.retention import rewrite_file
 from retinue.ledger.tombstones import replace_with_tombstones
@@ -38,21 +38,28 @@ KEPT_TABLES: Mapping[str, str] = {
 """Tables without any text of a person or a model, and what they hold."""
 
 
-def purge_ledger(path: Path, target: PurgeTarget, now: datetime) -> frozenset[str]:
+def purge_ledger(
+    path: Path, target: PurgeTarget, now: datetime, *, timeout_s: float = BUSY_TIMEOUT_S
+) -> frozenset[str]:
     """Purge the sessions' rows and rewrite the file; return the ids of their runs. Call it in a thread.
 
     After a crash, repeat the call to finish the purge.
 
     Raises:
         Conflict: A run of the sessions is live; nothing was changed.
+        SessionLocked: Another process reads the ledger, so the removed rows are still in the file.
     """
     if not path.is_file():
         return frozenset()
     try:
         with closing(open_database(path)) as connection:
-            connection.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}").close()
+            connection.execute(f"PRAGMA busy_timeout={int(timeout_s * 1000)}").close()
             run_ids = _purge_rows(connection, path, target, now)
-            rewrite_file(connection)
+            if not rewrite_file(connection, timeout_s=timeout_s):
+                raise SessionLocked(
+                    f"{path}: another process is reading the ledger, so what was removed is still in the file. "
+                    "End that process, then repeat the purge."
+                )
     except sqlite3.Error as error:
         raise translate_sqlite_error(error, path) from error
     return run_ids

@@ -194,17 +194,23 @@ def used_bytes(connection: sqlite3.Connection) -> int:
     return page_size * (pages - free)
 
 
-def rewrite_file(connection: sqlite3.Connection) -> None:
+def rewrite_file(connection: sqlite3.Connection, *, timeout_s: float = BUSY_TIMEOUT_S) -> bool:
     """Rewrite the whole file and empty the write-ahead log, so that no byte of a deleted row is left.
 
     Other processes can still read, but wait to write: 3 to 6 ms for each megabyte of rows.
+
+    Returns:
+        False if another process has been reading for so long that the old pages are still there.
     """
     connection.execute("VACUUM")
     if connection.execute("PRAGMA journal_mode").fetchone()[0] != WAL:
-        return
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and time.monotonic() < deadline:
-        time.sleep(0.01)  # a reader of another process still uses the log
+        return True
+    deadline = time.monotonic() + timeout_s
+    while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def select_pruned_through(connection: sqlite3.Connection) -> int:
