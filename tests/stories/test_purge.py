@@ -1,5 +1,6 @@
 """Purging a session: no byte of its messages is left in any file of the home."""
 
+import asyncio
 import json
 import sqlite3
 from contextlib import closing
@@ -205,7 +206,7 @@ async def test_the_purge_of_a_session_can_be_repeated_after_a_crash(machine: Use
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            app.sessions._purge(target, crash)  # pyright: ignore[reportPrivateUsage]
+            await asyncio.to_thread(app.sessions._purge, target, crash)  # pyright: ignore[reportPrivateUsage]
     assert places_with_word(machine.home) == {"sessions"}
     assert (await machine("sessions", "delete", session, "--purge")).code == 0
     assert places_with_word(machine.home) == set()

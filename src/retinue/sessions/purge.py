@@ -1,16 +1,17 @@
 """Remove the files of purged sessions."""
 
 # Paths are joined and listed by the thousand here, so plain strings are used instead of pathlib.
-# ruff: noqa: PTH105, PTH108, PTH112, PTH114, PTH118, PTH120, PTH208
+# ruff: noqa: PTH104, PTH105, PTH108, PTH112, PTH114, PTH118, PTH120, PTH123, PTH208
 
 import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from retinue.domain.purge import PurgeTarget
 from retinue.sessions import folder
 from retinue.storage import file_names
-from retinue.storage.file_io import create_file, fsync_path, write_error
+from retinue.storage.file_io import create_file, fsync_path, replace_file, write_error
 
 _IDENTITY_FILES = frozenset(
     {file_names.PRESET, file_names.PLAN, file_names.METADATA, file_names.BRANCH_METADATA, file_names.SESSION}
@@ -28,16 +29,36 @@ def original_folder(root: str, path: str) -> str:
     return "/".join(file_names.name_before_deletion(each) for each in os.path.relpath(path, root).split("/"))
 
 
-def remove_folder(root: str, path: str, session_ids: Iterable[str]) -> None:
-    """Remove a deleted session's folder; it goes last, so that a purge that a crash cut short can be repeated."""
-    _remove_derived_files(root, session_ids)
+def remove_folder(root: str, path: str, target: PurgeTarget, token: str) -> None:
+    """Remove a deleted session's folder.
+
+    A crash may leave any part of it, so the ids are listed in a file that goes last: by each of them, the purge can
+    be repeated.
+    """
+    _remove_derived_files(root, target.session_ids)
     try:
-        shutil.rmtree(path)
+        _list_ids(path, target, token)
+        for name in os.listdir(path):
+            if name != file_names.PURGED_IDS:
+                _remove_any(os.path.join(path, name))
+        # The folder's name may contain words of a task. Under its new name it is a leftover.
+        emptied = os.path.join(os.path.dirname(path), f"{file_names.NEW_PREFIX}{token}")
+        os.rename(path, emptied)
+        shutil.rmtree(emptied)
         fsync_path(os.path.dirname(path))
     except FileNotFoundError:
         return
     except OSError as error:
         raise write_error(path, error) from error
+
+
+def purged_ids(path: str) -> list[str]:
+    """Return the ids of a deleted session whose purge was interrupted, its own first; empty for any other folder."""
+    try:
+        with open(os.path.join(path, file_names.PURGED_IDS), encoding="utf-8") as file:
+            return file.read().split()
+    except FileNotFoundError:
+        return []
 
 
 def remove_history(root: str, path: str, session_ids: Iterable[str], token: str) -> None:
@@ -48,14 +69,23 @@ def remove_history(root: str, path: str, session_ids: Iterable[str], token: str)
         create_file(temporary, b"")
         os.replace(temporary, os.path.join(path, file_names.SESSION))
         for name in os.listdir(path):
-            each = os.path.join(path, name)
-            if os.path.isdir(each) and not os.path.islink(each):
-                shutil.rmtree(each)
-            elif name not in _IDENTITY_FILES:
-                os.unlink(each)
+            if name not in _IDENTITY_FILES:
+                _remove_any(os.path.join(path, name))
         fsync_path(path)
     except OSError as error:
         raise write_error(path, error) from error
+
+
+def _list_ids(path: str, target: PurgeTarget, token: str) -> None:
+    ids = dict.fromkeys((target.session, *purged_ids(path), *sorted(target.session_ids)))
+    replace_file(os.path.join(path, file_names.PURGED_IDS), "\n".join(ids).encode(), token=token)
+
+
+def _remove_any(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 def _remove_derived_files(root: str, session_ids: Iterable[str]) -> None:

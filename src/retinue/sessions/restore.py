@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from retinue.domain.session import DELETED_SESSION_RETENTION_DAYS, Session
 from retinue.errors import Conflict, NotFound, UsageError
 from retinue.sessions import folder, session_tree
+from retinue.sessions.purge import purged_ids
 from retinue.storage import file_names
 from retinue.storage.file_io import MISSING_ERRNOS, fsync_path, move_error
 
@@ -69,7 +70,9 @@ def _is_match(path: str, ref: str) -> bool:
     name = os.path.basename(path)
     if ref in (name, path, file_names.name_before_deletion(name)):
         return True
-    return any(ref in (each.id, each.slug, *each.aliases) for each in sessions_in_folder(path))
+    return ref in purged_ids(path) or any(
+        ref in (each.id, each.slug, *each.aliases) for each in sessions_in_folder(path)
+    )
 
 
 def _deletion_sort_key(path: str) -> tuple[str, str]:

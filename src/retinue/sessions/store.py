@@ -271,7 +271,7 @@ class FileStore:
 
     def remove_deleted_folder(self, folder: str, target: PurgeTarget) -> None:
         """Remove a deleted session's folder for good. Call it in a thread."""
-        purge.remove_folder(self._lookup.root, folder, target.session_ids)
+        purge.remove_folder(self._lookup.root, folder, target, self._clock.new_uuid())
         self._lookup.mark_changed(file_names.name_before_deletion(folder))
 
     def remove_history(self, session: Session, target: PurgeTarget) -> None:
@@ -448,10 +448,17 @@ class FileStore:
         path = restore.find_deleted_session(self._lookup.root, ref)
         found = restore.sessions_in_folder(path)
         named = (each for each in found if ref in (each.id, each.slug, *each.aliases))
-        return next(named, None) or self._lookup.load(session_tree.current_branch(path) or path).session, path
+        session = next(named, None) or self._lookup.load(session_tree.current_branch(path) or path).session
+        if ids := purge.purged_ids(path):  # its own files may be gone already
+            session = replace(session, id=ref if ref in ids else ids[0])
+        return session, path
 
     def _restore_folder(self, ref: str) -> Session:
         deleted_folder = restore.find_deleted_session(self._lookup.root, ref)
+        if ids := purge.purged_ids(deleted_folder):
+            raise Conflict(
+                f"{deleted_folder} was being purged and is no longer complete. Finish it with `retinue sessions delete {ids[0]} --purge`."
+            )
         with file_lock(os.path.join(self._lookup.root, file_names.CHANGES_LOCK)):
             for each in restore.sessions_in_folder(deleted_folder):
                 if each.name is not None and (conflict := self._name_conflict(each.name, each.slug)):

@@ -129,5 +129,7 @@ def _is_expired(path: str, now: datetime) -> bool:
         deleted = file_names.deletion_time(os.path.basename(path))
         if deleted is None:
             return time.time() - os.lstat(path).st_mtime > _STALE_AFTER_S
+        if os.path.lexists(os.path.join(path, file_names.PURGED_IDS)):
+            return True
         return deleted < slug_timestamp(now - timedelta(days=DELETED_SESSION_RETENTION_DAYS))
     return False

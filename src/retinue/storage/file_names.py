@@ -27,6 +27,8 @@ CHANGES_LOCK = ".changes"
 
 Prevents two processes from taking the same name.
 """
+PURGED_IDS = ".purged"
+"""Lists the ids of a deleted session whose folder is being removed, so that it is found until it is gone."""
 NEW_PREFIX = ".new-"
 """Prefix of a folder's name until the folder is complete."""
 
