@@ -230,3 +230,25 @@ async def test_a_program_purges_over_http_while_the_daemon_runs(machine: UserMac
         assert places_with_word(machine.home) == set()
         again = await machine("run", "Hi", "--session", session, "--json")
     assert again.json["status"] == "done"
+
+
+async def test_clearing_with_purge_names_the_branches_that_have_copies(machine: UserMachine):
+    async with machine.serve_models([text_reply(WORD)]):
+        ran = await machine("run", WORD, "--json")
+    branched = (await machine("sessions", "branch", ran.json["session_id"], "--json")).json
+    cleared = await machine("sessions", "clear", ran.json["session_id"], "--purge")
+    assert (cleared.code, branched["key"] in cleared.err) == (1, True), cleared
+    assert places_with_word(machine.home) == {"sessions"}
+    assert (await machine("sessions", "clear", branched["session_id"], "--purge")).code == 0
+    assert places_with_word(machine.home) == set()
+
+
+async def test_a_purge_names_the_log_of_a_damaged_ledger_that_mentions_the_session(machine: UserMachine):
+    async with machine.serve_models([text_reply(WORD)]):
+        ran = await machine("run", WORD, "--json")
+    copy = machine.home / "ledger.db.damaged-20261119T000000000000Z"
+    copy.write_text("no session")
+    log = copy.with_name(f"{copy.name}-wal")
+    log.write_text(f"{ran.json['session_id']} {WORD}")
+    purged = await machine("sessions", "delete", ran.json["session_id"], "--purge")
+    assert (purged.code, str(log) in purged.err) == (1, True), purged

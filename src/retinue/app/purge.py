@@ -13,7 +13,7 @@ from msgspec import Struct
 from retinue.app.log_file import scrub_logs
 from retinue.domain.purge import PurgeTarget
 from retinue.ledger.purge import purge_ledger
-from retinue.ledger.repair import damaged_copies
+from retinue.ledger.repair import damaged_files
 from retinue.storage.file_io import write_error
 
 LEDGER_NAME = "ledger.db"
@@ -70,6 +70,7 @@ PURGE_FUNCTIONS: Mapping[str, PurgeFunction] = {
 """Place in the home → how a purge empties it, in this order: the sessions' own files are removed last."""
 KEPT_PLACES: Mapping[str, str] = {
     "worktrees": "the agents' work, which belongs to a person's repository; clean ones are removed with the session",
+    "unclaimed": "paths of repositories, until a new worktree is in use",
     "cells": "records of running commands: paths, removed when the command ends",
     "owners": "locks of processes",
     "mcp": "home folders of MCP servers, whose contents are their own",
@@ -106,7 +107,7 @@ def purge_home(
     purge = _Purge(home=home, target=target, run_ids=run_ids, remove_files=remove_files)
     for purge_place in PURGE_FUNCTIONS.values():
         purge_place(purge)
-    return [str(path) for path in damaged_copies(home / LEDGER_NAME) if _mentions(path, target.session_ids)]
+    return [str(path) for path in damaged_files(home / LEDGER_NAME) if _mentions(path, target.session_ids)]
 
 
 def _mentions(path: Path, session_ids: frozenset[str]) -> bool:

@@ -277,6 +277,7 @@ class StoredSessions:
 
         Raises:
             Conflict: A run of the session has not ended; or with `purge`, one below it, or a result is undelivered.
+            Failed: With `purge`, the messages were removed, but other branches or a damaged ledger may have copies.
         """
         session = await self.find(ref)
         async with self.home.session_locks.hold(session.id):
@@ -284,22 +285,26 @@ class StoredSessions:
             if not purge:
                 return await self.emit_change(await self.home.store.clear(session), "cleared")
             await self._check_nothing_pending_below(session)
-            await asyncio.to_thread(self._purge_history, session)
-            return await self.emit_change(await self.home.store.find(session.id), "cleared")
+            remaining = await asyncio.to_thread(self._purge_history, session)
+            cleared = await self.emit_change(await self.home.store.find(session.id), "cleared")
+            _check_nothing_remains(remaining)
+            if branches := await asyncio.to_thread(self.home.store.other_branches_with_history, session):
+                slugs = ", ".join(each.key for each in branches)
+                raise Failed(
+                    f"The messages of {session.key} were removed, but other branches of the session may have copies of them: "
+                    f"{slugs}. Clear these with `retinue sessions clear BRANCH --purge` too."
+                )
+            return cleared
 
-    def _purge_history(self, session: Session) -> None:
+    def _purge_history(self, session: Session) -> list[str]:
         store = self.home.store
         target = store.purge_target(session, session.path, keeps_session=True)
-        self._purge(target, lambda: store.remove_history(session, target))
+        return self._purge(target, lambda: store.remove_history(session, target))
 
-    def _purge(self, target: PurgeTarget, remove_files: Callable[[], None]) -> None:
-        remaining = purge_home(
+    def _purge(self, target: PurgeTarget, remove_files: Callable[[], None]) -> list[str]:
+        return purge_home(
             self.home.store.root.parent, target, now=self.home.clock.now(), remove_files=remove_files
         )
-        if remaining:
-            raise Failed(
-                f"The session was purged, but copies of a damaged ledger still mention it. Remove them: {', '.join(remaining)}"
-            )
 
     async def delete(self, ref: str, *, purge: bool = False) -> Session:
         """Move a session to the trash, with its clean worktrees and those of its children.
@@ -343,12 +348,12 @@ class StoredSessions:
         store = self.home.store
         session, folder = await store.find_deleted(ref)
 
-        def purge() -> None:
+        def purge() -> list[str]:
             target = store.purge_target(session, folder)
-            self._purge(target, lambda: store.remove_deleted_folder(folder, target))
+            return self._purge(target, lambda: store.remove_deleted_folder(folder, target))
 
         async with self.home.session_locks.hold(session.id):
-            await asyncio.to_thread(purge)
+            _check_nothing_remains(await asyncio.to_thread(purge))
         return replace(session, path="", is_deleted=True)
 
     async def restore(self, ref: str) -> Session:
@@ -429,6 +434,13 @@ class StoredSessions:
             max_age_s: Seconds by which changes of other processes may be missing.
         """
         return await self.home.store.sessions(agent=agent, children=children, max_age_s=max_age_s)
+
+
+def _check_nothing_remains(damaged_ledgers: Sequence[str]) -> None:
+    if damaged_ledgers:
+        raise Failed(
+            f"The session was purged, but copies of a damaged ledger still mention it. Remove them: {', '.join(damaged_ledgers)}"
+        )
 
 
 def _live_run_state(run: Run, session: Session, *, has_live_owner: bool) -> tuple[str, str]:

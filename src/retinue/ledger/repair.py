@@ -61,8 +61,12 @@ def rename_damaged_ledger(path: Path, *, now: datetime) -> Path:
 
 def damaged_copies(path: Path) -> list[Path]:
     """Return the damaged ledgers that were renamed here, oldest first."""
-    matches = sorted(path.parent.glob(f"{path.name}.{DAMAGED_SUFFIX}*"))
-    return [each for each in matches if not each.name.endswith(_COMPANION_SUFFIXES)]
+    return [each for each in damaged_files(path) if not each.name.endswith(_COMPANION_SUFFIXES)]
+
+
+def damaged_files(path: Path) -> list[Path]:
+    """Return the files of all damaged ledgers, with their logs."""
+    return sorted(path.parent.glob(f"{path.name}.{DAMAGED_SUFFIX}*"))
 
 
 def _check_database(path: Path, check: Callable[[sqlite3.Connection], str | None]) -> str | None:

@@ -1,7 +1,7 @@
 """Remove the files of purged sessions."""
 
 # Paths are joined and listed by the thousand here, so plain strings are used instead of pathlib.
-# ruff: noqa: PTH104, PTH105, PTH108, PTH112, PTH114, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH104, PTH105, PTH108, PTH112, PTH114, PTH118, PTH120, PTH123, PTH202, PTH208
 
 import os
 import shutil
@@ -74,6 +74,13 @@ def remove_history(root: str, path: str, session_ids: Iterable[str], token: str)
         fsync_path(path)
     except OSError as error:
         raise write_error(path, error) from error
+
+
+def has_history(path: str) -> bool:
+    """Return whether a session's folder has more than what identifies it, which may be a copy of messages."""
+    if set(os.listdir(path)) - _IDENTITY_FILES:
+        return True
+    return os.path.getsize(os.path.join(path, file_names.SESSION)) > 0
 
 
 def _list_ids(path: str, target: PurgeTarget, token: str) -> None:

@@ -62,6 +62,11 @@ def child_folders(path: str, on_path: PathCallback = _ignore_path) -> Iterator[s
     return _session_folders(os.path.join(path, file_names.AGENTS), on_path)
 
 
+def branch_folders(top: str) -> Iterator[str]:
+    """Yield the folders of a top-level session's branches."""
+    return _session_folders(os.path.join(top, file_names.BRANCHES), _ignore_path)
+
+
 def current_branch(top: str) -> str | None:
     """Return the branch folder that `current` links to, or main if the link is missing."""
     for name in (file_names.CURRENT, os.path.join(file_names.BRANCHES, file_names.MAIN)):

@@ -282,6 +282,16 @@ class FileStore:
             purge.remove_history(self._lookup.root, session.path, target.removed_ids, self._clock.new_uuid())
         self._lookup.mark_changed(session.path)
 
+    def other_branches_with_history(self, session: Session) -> list[Session]:
+        """Return the other branches that may hold copies of a session's messages. Call it in a thread."""
+        if not session.is_top_level:
+            return []
+        return [
+            self._lookup.load(path).session
+            for path in session_tree.branch_folders(top_folder(session))
+            if path != session.path and purge.has_history(path)
+        ]
+
     async def restore(self, ref: str) -> Session:
         """Restore a deleted session to its place.
 
