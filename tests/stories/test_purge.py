@@ -252,3 +252,17 @@ async def test_a_purge_names_the_log_of_a_damaged_ledger_that_mentions_the_sessi
     log.write_text(f"{ran.json['session_id']} {WORD}")
     purged = await machine("sessions", "delete", ran.json["session_id"], "--purge")
     assert (purged.code, str(log) in purged.err) == (1, True), purged
+
+
+@pytest.mark.parametrize("command", ["clear", "delete"])
+async def test_a_purge_leaves_the_log_lines_of_other_sessions(machine: UserMachine, command: str):
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]):
+        purged = await machine("run", "1", "--json")
+        other = await machine("run", "2", "--json")
+    log = machine.home / "logs" / "retinue.jsonl"
+    lines = [line for line in log.read_text().splitlines() if other.json["session_id"] in line]
+    assert len(lines) > 2
+    assert (await machine("sessions", command, purged.json["session_id"], "--purge")).code == 0
+    remaining = log.read_text()
+    assert [line for line in remaining.splitlines() if other.json["session_id"] in line] == lines
+    assert purged.json["run_id"] not in remaining

@@ -47,9 +47,15 @@ def _remove_session_folders(place: str, purge: _Purge) -> None:
 def _scrub_logs(purge: _Purge) -> None:
     ids = purge.run_ids | purge.target.session_ids
     try:
-        scrub_logs(purge.home, ids, [each.rpartition("/")[2] for each in purge.target.folders])
+        scrub_logs(purge.home, ids, [_slug_in(each) for each in purge.target.folders])
     except OSError as error:
         raise write_error(os.fspath(purge.home / "logs"), error) from error
+
+
+def _slug_in(folder: str) -> str:
+    """Return the slug in the path of a session's folder; a branch's own name, such as `main`, is in every log line."""
+    above, _, name = folder.rpartition("/branches/")
+    return (folder if "/" in name or not above else above).rpartition("/")[2]
 
 
 def _remove_session_files(purge: _Purge) -> None:
