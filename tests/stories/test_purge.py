@@ -260,6 +260,10 @@ async def test_a_purge_leaves_the_log_lines_of_other_sessions(machine: UserMachi
         purged = await machine("run", "1", "--json")
         other = await machine("run", "2", "--json")
     log = machine.home / "logs" / "retinue.jsonl"
+    with log.open("a") as file:
+        file.write(
+            json.dumps({"session": other.json["session_id"], "slug": f"{purged.json['slug']}-2"}) + "\n"
+        )
     lines = [line for line in log.read_text().splitlines() if other.json["session_id"] in line]
     assert len(lines) > 2
     assert (await machine("sessions", command, purged.json["session_id"], "--purge")).code == 0

@@ -103,17 +103,23 @@ def scrub_logs(home: Path, ids: Collection[str], names: Sequence[str]) -> None:
         if path.name.startswith(CRASH_DETAILS_PREFIX):
             path.unlink(missing_ok=True)
         elif path.is_file() and not path.is_symlink():
-            _scrub_lines(path, ids, [each.encode() for each in names])
+            _scrub_lines(path, ids, _whole_name_pattern(names))
 
 
-def _scrub_lines(path: Path, ids: Collection[str], names: Sequence[bytes]) -> None:
+def _whole_name_pattern(names: Sequence[str]) -> re.Pattern[bytes]:
+    """Return a pattern for these names, but not for longer ones: `x-2` is another session than `x`."""
+    either = "|".join(map(re.escape, names))
+    return re.compile(rf"(?<![\w-])(?:{either})(?![\w-])".encode())
+
+
+def _scrub_lines(path: Path, ids: Collection[str], names: re.Pattern[bytes]) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         with os.fdopen(os.dup(fd), "rb") as file:
             offset = 0
             for line in file:
                 found = (each.decode() for each in _ID_PATTERN.findall(line))
-                if any(each in ids for each in found) or any(each in line for each in names):
+                if any(each in ids for each in found) or names.search(line):
                     _overwrite_line(fd, line, offset)
                 offset += len(line)
         os.fsync(fd)
