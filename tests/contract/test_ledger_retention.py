@@ -215,6 +215,14 @@ def test_a_ledger_above_its_size_loses_its_oldest_ended_runs_and_shrinks(ledger:
     assert result.freed_bytes >= size - ledger.stat().st_size
 
 
+def test_a_run_that_ended_a_moment_ago_is_not_pruned_by_size(ledger: Path):
+    """Its row may not have been read by the process that waited for it."""
+    ages = {"old": timedelta(minutes=1), "new": timedelta(seconds=5)}
+    add_runs(ledger, *(make_run(name, at=NOW - age, text="x" * 1_000_000) for name, age in ages.items()))
+    prune(ledger, RetentionSettings(ledger_mb=1))
+    assert run_ids(ledger) == {"new"}
+
+
 @given(
     statuses=st.lists(
         st.sampled_from([*FINAL, Status.QUEUED, Status.RUNNING, Status.WAITING]), min_size=1, max_size=12

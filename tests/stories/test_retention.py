@@ -54,7 +54,8 @@ async def test_doctor_prunes_old_runs_and_keeps_their_sessions(machine: UserMach
         repaired = await machine("doctor", "--repair", "--json")
         assert "1 ended runs and 2 events were pruned" in repaired.out
         shown = (await machine("runs", "show", ran.json["run_id"], "--json")).json
-        assert (shown["pruned"], shown["status"], shown["text"]) == (True, "done", "")
+        assert (shown["pruned"], shown["status"], shown["text"]) == (True, "done", "One.")
+        assert (await machine("wait", ran.json["run_id"])).out == "One.\n"
         assert shown["path"] == ran.json["path"]
         described = await machine("runs", "show", ran.json["run_id"])
         assert (described.code, described.err) == (0, "")

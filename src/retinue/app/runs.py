@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from retinue.app import recovery, submit
 from retinue.app.agent_display_names import display_names_by_run
 from retinue.app.context import AppContext
+from retinue.app.pruned_runs import find_transcript_texts
 from retinue.app.references import require_single_run, resolve_run, runs_with_id_prefix
 from retinue.app.run_options import RunOptions, SpawnOptions
 from retinue.app.run_queries import open_questions, orphaned_runs
@@ -30,7 +31,7 @@ from retinue.domain.run import LIVE_STATUSES, Run, Status
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
 from retinue.domain.side_effect import SideEffect
-from retinue.errors import NotFound
+from retinue.errors import DiskError, NotFound, Unreadable
 from retinue.interfaces import Transaction
 from retinue.runtime import run_control
 from retinue.runtime.idle_announcements import write_idle_announcements
@@ -147,7 +148,7 @@ class RunService:
                 await self._wait_for_daemon_events()
                 return (
                     (await self._with_current_paths([run]))[0]
-                    if self._context.daemon.link is None
+                    if self._context.daemon.link is None and not run.is_pruned
                     else await self.find(run.id)
                 )
             await self._context.worker.wait_for_change()
@@ -311,11 +312,11 @@ class RunService:
             NotFound: Nothing has this name.
             UsageError: The reference is ambiguous.
         """
-        return await self._with_current_path(await resolve_run(ref, self._context))
+        return await self._with_current_files(await resolve_run(ref, self._context))
 
     async def find_by_id(self, ref: str) -> Run:
         """Find a run by id or unambiguous prefix only, for remote clients."""
-        return await self._with_current_path(
+        return await self._with_current_files(
             require_single_run(ref, await self._context.ledger.read(partial(runs_with_id_prefix, ref)))
         )
 
@@ -375,6 +376,16 @@ class RunService:
             for run in runs
         ]
 
+    async def _with_current_files(self, run: Run) -> Run:
+        """Return the run with its session's current path, and a pruned run with the text in its transcript."""
+        found = await self._with_current_path(run)
+        if not found.is_pruned:
+            return found
+        with suppress(Unreadable, DiskError):
+            texts = await find_transcript_texts(found, self._context.store)
+            return replace(found, text=texts.response or "")
+        return found
+
     async def _with_current_path(self, run: Run) -> Run:
         """Return the run with its session's current path, also if that is in the trash."""
         (found,) = await self._with_current_paths([run])
@@ -399,10 +410,11 @@ class RunService:
         prices = self._context.live_config.prices()
         run, row = await self._context.ledger.read(partial(load_run_json, run_id, prices))
         questions = [each.as_json() for each in await self.open_questions(run)]
-        path = (await self.find(run.id)).transcript_path
+        found = await self.find(run.id)
         display_names = await display_names_by_run({run.id: run.agent}, self._context)
         return row | {
-            "path": path,
+            "path": found.transcript_path,
+            "text": found.text if run.is_pruned else row["text"],
             "agent_display_name": display_names[run.id],
             "sandbox": await self.lowest_sandbox_level(run),
             "questions": questions,

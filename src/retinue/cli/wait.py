@@ -35,6 +35,8 @@ async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in finished])
     for run in finished:
+        if run.result_hash and not run.text:
+            terminal.print_note(f"The result of run {run.id} was pruned and is no longer in its session.")
         if exit_code(run):
             terminal.print_note(
                 status_sentence(run, await load_run_trees(app, [run]), terminal.agent_titles.title),

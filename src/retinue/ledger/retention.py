@@ -22,6 +22,8 @@ from retinue.ledger.tombstones import replace_with_tombstones
 
 T = TypeVar("T")
 
+UNREAD_S = 10.0
+"""Runs that ended this recently are not pruned by size, because the process that waited for one may not have read it."""
 RUNS_PER_BATCH = 50
 EVENTS_PER_BATCH = 500
 _MIN_FREE_BYTES = 1 << 20
@@ -130,7 +132,9 @@ class LedgerPruner:
         if by_size and used_bytes(connection) <= self._settings.ledger_bytes:
             return None
         runs_before, events_before = (
-            (now, now) if by_size else (_age_limit(now, days) for days in self._settings.days)
+            (now - timedelta(seconds=UNREAD_S),) * 2
+            if by_size
+            else (_age_limit(now, days) for days in self._settings.days)
         )
         return _in_transaction(
             connection,
