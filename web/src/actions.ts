@@ -1,7 +1,7 @@
 /** User actions: each makes one request and applies the answer to the page. */
 
 import { agentName } from "./agent-title.ts";
-import { api } from "./api.ts";
+import { api, ApiError } from "./api.ts";
 import { forgetDraft, stopSavingDraft, updateDraft } from "./drafts.ts";
 import { nextUserMessageId } from "./transcript.ts";
 import { connectStream } from "./event-stream.ts";
@@ -102,14 +102,25 @@ export async function renameSession(session: Session, name: string): Promise<voi
   if (changed) upsertSession(changed);
 }
 
+/** Wait for a removal; after a purge, also one that failed because of copies it left elsewhere, remove the draft. */
+async function forgettingDraft<T>(session: Session, purge: boolean, removal: Promise<T>): Promise<T> {
+  try {
+    const removed = await removal;
+    if (purge) forgetDraft(session.session_id);
+    return removed;
+  } catch (error) {
+    if (purge && error instanceof ApiError && error.code === "failed") forgetDraft(session.session_id);
+    throw error;
+  }
+}
+
 /** Delete a session; with `purge`, for good. */
 export async function deleteSession(session: Session, purge: boolean): Promise<void> {
   dialog.value = null;
   if (purge) await stopSavingDraft(session.session_id);
-  const deleted = await tryOrReport(() => api.deleteSession(session.session_id, purge));
+  const deleted = await tryOrReport(() => forgettingDraft(session, purge, api.deleteSession(session.session_id, purge)));
   if (!deleted) return;
   removeSession(session.session_id);
-  if (purge) forgetDraft(session.session_id);
   if (openSessionId.value === session.session_id) showHome();
   const restoreId = deleted.restore_id;
   if (restoreId === null) {
@@ -129,9 +140,8 @@ export async function deleteSession(session: Session, purge: boolean): Promise<v
 export async function clearSession(session: Session, purge: boolean): Promise<void> {
   dialog.value = null;
   if (purge) await stopSavingDraft(session.session_id);
-  const cleared = await tryOrReport(() => api.clearSession(session.session_id, purge));
+  const cleared = await tryOrReport(() => forgettingDraft(session, purge, api.clearSession(session.session_id, purge)));
   if (!cleared) return;
-  if (purge) forgetDraft(session.session_id);
   upsertSession(cleared);
   if (openSessionId.value === session.session_id) await conversation.reloadConversation();
   showToast(`${sessionTitle(session)} is empty now.`);

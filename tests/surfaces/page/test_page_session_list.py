@@ -236,6 +236,25 @@ async def test_removing_the_words_everywhere_leaves_them_in_no_file_of_the_home_
         assert word not in await window.page.evaluate("JSON.stringify(localStorage)")
 
 
+async def test_clearing_for_good_names_a_branch_that_may_have_copies(daemon: PageDaemon):
+    session = await daemon.create_session("executor", name="To clear")
+    session_id = session["session_id"]
+    task = daemon.script_task("Say quixotic.", text_reply("I say quixotic."))
+    await daemon.send_message(session_id, task)
+    async with daemon.open_page() as window:
+        branch = await daemon.call_api("POST", f"/sessions/{session_id}/branch", {})
+        await window.open_session(session_id)
+        await window("composer").fill("An unsent quixotic")
+        await window.click_menu("clear")
+        await window("purge").check()
+        await window("clear-yes").click()
+        await window.expect(window("toast").last).to_contain_text(branch["key"])
+        await window.expect("empty-conversation").to_be_visible()
+        await window.page.reload()
+        await window.expect("empty-conversation").to_be_visible()
+        assert "quixotic" not in await window.page.evaluate("JSON.stringify(localStorage)")
+
+
 async def test_escape_keeps_the_old_name_and_an_empty_name_removes_it(daemon: PageDaemon):
     session = await daemon.create_session("pair", name="Kept")
     async with daemon.open_page() as window:
