@@ -86,6 +86,7 @@ async def plant_word_in_other_places(app: retinue.App, session: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{WORD}.txt").write_text(WORD)
     Path(found.path, "session.md.torn-20261119000000").write_text(WORD)
+    (home / "sessions" / ".staging" / app.context.clock.new_uuid()).write_text(f"a list cache with {WORD}")
     with (home / "logs" / "retinue.jsonl").open("a") as log:
         log.write(json.dumps({"level": "error", "run": run.id, "error": f"Traceback {WORD}"}) + "\n")
     (home / "logs" / "internal-error-20261119000000-1.txt").write_text(WORD)

@@ -5,7 +5,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from retinue.domain.purge import PurgeTarget
@@ -61,7 +61,7 @@ def purged_ids(path: str) -> list[str]:
         return []
 
 
-def remove_history(root: str, path: str, session_ids: Iterable[str], token: str) -> None:
+def remove_history(root: str, path: str, session_ids: Collection[str], token: str) -> None:
     """Remove everything in a session's folder but what identifies it. The caller holds the session's lock."""
     _remove_derived_files(root, session_ids)
     try:
@@ -95,14 +95,15 @@ def _remove_any(path: str) -> None:
         os.unlink(path)
 
 
-def _remove_derived_files(root: str, session_ids: Iterable[str]) -> None:
-    """Remove the list cache, which is rebuilt, and half-built folders of the sessions."""
+def _remove_derived_files(root: str, session_ids: Collection[str]) -> None:
+    """Remove the list cache, which is rebuilt and may be half-written, and half-built folders of the sessions."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(root, file_names.LIST_CACHE))
-    for session_id in session_ids:
-        shutil.rmtree(
-            os.path.join(root, file_names.STAGING, f"{file_names.NEW_PREFIX}{session_id}"), ignore_errors=True
-        )
+    half_built = {f"{file_names.NEW_PREFIX}{session_id}" for session_id in session_ids}
+    with suppress(FileNotFoundError), os.scandir(os.path.join(root, file_names.STAGING)) as found:
+        for each in found:
+            if each.name in half_built or not each.is_dir(follow_symlinks=False):
+                _remove_any(each.path)
 
 
 def _session_folders(path: str) -> Iterator[str]:
