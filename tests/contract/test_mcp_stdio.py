@@ -335,8 +335,9 @@ async def test_a_flood_on_stderr_does_not_block_and_only_its_end_is_kept(tmp_pat
 
 
 async def test_a_server_gets_only_the_configured_environment_variables(tmp_path: Path):
-    """Its working directory belongs to Retinue, too."""
+    """Its working directory belongs to Retinue, too, and its PATH has no relative entries."""
     retinue_env = {"OPENAI_API_KEY": "sk-0123456789abcdef0123", "LINE": "4", "GIVEN": "yes", "LD_PRELOAD": ""}
+    retinue_env["PATH"] = f".:node_modules/.bin::{os.environ['PATH']}:"
     async with start_harness(
         tmp_path, tool_definition("env"), env_of_retinue=retinue_env, inherit=["GIVEN"], env={"OWN": "1"}
     ) as harness:
@@ -344,6 +345,7 @@ async def test_a_server_gets_only_the_configured_environment_variables(tmp_path:
         await harness.trust()
         process_info = json.loads(await harness.call("env"))
     assert process_info["env"].keys() - {"LC_CTYPE"} == {"PATH", "HOME", "GIVEN", "OWN"}
+    assert process_info["env"]["PATH"] == os.environ["PATH"]
     assert process_info["cwd"] == str(harness.home / "mcp" / "fake")
 
 

@@ -177,6 +177,22 @@ def test_a_tool_is_found_on_an_absolute_entry_of_pythonpath_also_by_the_daemon(m
     assert run_cold(machine, "serve", "--stop").returncode == 0
 
 
+@pytest.fixture
+def folder_on_path(machine: UserMachine) -> UserMachine:
+    """A machine whose PATH begins with the current folder, where each of some programs leaves a line in `marker`."""
+    for name in ("git", "strace"):
+        program = machine.folder / name
+        program.write_text(f'#!/bin/sh\necho "$0 $*" >> {machine.folder / "marker"}\n')
+        program.chmod(0o755)
+    machine.env["PATH"] = f".:{machine.env['PATH']}"
+    return machine
+
+
+def test_the_crash_test_runs_no_program_of_the_folder(folder_on_path: UserMachine):
+    done = run_cold(folder_on_path, "torture", "--kills", "1", "--points", "0", "--running", "0")
+    assert "0 runs left unfinished" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("arguments", [("serve", "--detach"), ("run", "--background", "Hi.")])
 async def test_new_sessions_of_a_background_daemon_work_in_the_folder_where_it_was_started(
     hostile_machine: UserMachine, arguments: tuple[str, ...]

@@ -114,6 +114,20 @@ def test_on_a_terminal_a_session_opens_in_the_editor(cli: CliFixture, first_run:
     assert "<!-- retinue 1" in output
 
 
+@pytest.mark.parametrize("search_path", [".", ":/nowhere"])
+def test_a_session_is_not_opened_with_a_program_of_the_current_folder(
+    cli: CliFixture, first_run: dict[str, Any], search_path: str
+):
+    program = cli.folder / "pen"
+    program.write_text(f"#!/bin/sh\n: > {cli.folder / 'marker'}\n")
+    program.chmod(0o755)
+    options = {"EDITOR": "pen -r", "PATH": search_path}
+    code, output = cli.open_terminal("sessions", "open", first_run["slug"], **options).wait_for_exit()
+    assert "The editor pen is not on the PATH" in output
+    assert code == 1
+    assert not (cli.folder / "marker").exists()
+
+
 def test_runs_are_listed_shown_and_kept_in_the_history(cli: CliFixture, first_run: dict[str, Any]):
     """Shows: E032, E034."""
     assert cli("runs", "list", "--json").json == []

@@ -10,7 +10,8 @@ from retinue.mcp.client import McpClient
 from retinue.mcp.connection import McpConnection
 from retinue.mcp.http_transport import HttpMcpClient
 from retinue.mcp.stdio_transport import StdioMcpClient
-from retinue.sandbox.line_process import build_environment, find_executable, start_line_process
+from retinue.sandbox.line_process import build_environment, start_line_process
+from retinue.storage.search_path import find_executable
 
 ToolChangeCallback = Callable[[str, ToolComparison], None]
 

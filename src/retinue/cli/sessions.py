@@ -16,6 +16,7 @@ from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.domain.session import Session, pinned_first, session_as_json
 from retinue.domain.transcript import Message, entry_as_json
 from retinue.errors import Failed, UsageError
+from retinue.storage.search_path import find_executable
 
 EMPTY_LIST_NOTE = 'No sessions yet. Start one with "retinue run TEXT".'
 
@@ -223,7 +224,11 @@ async def _print_session(stored: StoredSessions, terminal: Terminal, ref: str) -
 
 def _open_in_editor(editor: str, path: str) -> int:
     try:
-        completed = subprocess.run([*shlex.split(editor), path], check=False)  # noqa: S603  (the person's own editor)
+        program, *arguments = shlex.split(editor)
+        found = program if "/" in program else find_executable(program, os.environ)
+        if found is None:
+            raise Failed(f"The editor {program} is not on the PATH. Set VISUAL or EDITOR to another editor.")
+        completed = subprocess.run([found, *arguments, path], check=False)  # noqa: S603  (the person's own editor)
     except (OSError, ValueError) as error:
         raise Failed(
             f"Cannot start the editor {editor!r}: {error}. Set VISUAL or EDITOR to another editor."

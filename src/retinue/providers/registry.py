@@ -1,8 +1,6 @@
 """Provider registry: imports the functions named in the provider table on first use."""
 
 import importlib
-import os
-import shutil
 from collections.abc import Callable
 from typing import cast
 
@@ -20,6 +18,7 @@ from retinue.providers.interface import (
     own_base_url,
     server_access,
 )
+from retinue.storage.search_path import find_executable
 
 
 def provider_factories(
@@ -68,7 +67,7 @@ def load_function(reference: str) -> object:
 
 
 def _check_program(program: CliAgentKind, settings: ProviderSettings) -> None:
-    if shutil.which(program.binary, path=settings.env.get("PATH", os.defpath)) is None:
+    if find_executable(program.binary, settings.env) is None:
         raise BadConfig(
             f"{program.binary} is not installed or not on the PATH. Install it with `{program.install}`."
         )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from retinue.errors import Failed
 from retinue.sandbox.mounts import SYSTEM_FOLDERS, Mount, MountKind, MountPlan
+from retinue.storage.search_path import absolute_entries
 
 AGENT_HOME = "/run/home"
 """Path of the agent's own home inside the sandbox; it does not exist on the machine."""
@@ -87,7 +88,7 @@ def _find_on_path(binary: str, path: str) -> str | None:
 
     A shim finds its program only with tools that the sandbox does not have.
     """
-    folders = [each for each in path.split(os.pathsep) if each.startswith("/")]
+    folders = absolute_entries(path).split(os.pathsep)
     for folder in sorted(folders, key=lambda each: Path(each).name == _SHIMS_FOLDER):
         if os.access(f"{folder}/{binary}", os.X_OK) and os.path.isfile(f"{folder}/{binary}"):  # noqa: PTH113
             return f"{folder}/{binary}"

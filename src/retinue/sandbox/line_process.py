@@ -6,7 +6,6 @@ When the program or this process ends, everything the program started is killed.
 import asyncio
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import cast
@@ -15,6 +14,7 @@ from retinue.errors import Failed
 from retinue.sandbox.landlock import launcher_command
 from retinue.sandbox.launcher import descendant_pids
 from retinue.sandbox.shell import INHERITED_VARIABLES
+from retinue.storage.search_path import absolute_entries
 
 MAX_LINE_BYTES = 8_000_000
 """Bytes of one line: a program that writes a longer one is ended."""
@@ -178,25 +178,18 @@ async def start_line_process(
     return program
 
 
-def find_executable(command: str, env: Mapping[str, str]) -> str | None:
-    """Find an executable by absolute path, or by name on this environment's PATH.
-
-    Relative paths are never used: the result must not depend on the current folder.
-    """
-    if "/" in command:
-        return command if os.path.isabs(command) and os.access(command, os.X_OK) else None  # noqa: PTH117  (a string)
-    folders = [each for each in env.get("PATH", os.defpath).split(os.pathsep) if each.startswith("/")]
-    return shutil.which(command, path=os.pathsep.join(folders))
-
-
 def build_environment(
     own_environment: Mapping[str, str], inherit: tuple[str, ...], extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the machine's basic variables, those inherited by name, and the program's own."""
+    """Return the machine's basic variables, those inherited by name, and the program's own.
+
+    The PATH has no relative entry: what the program starts by name must not depend on the current folder.
+    """
     inherited = {
         name: own_environment[name] for name in (*INHERITED_VARIABLES, *inherit) if name in own_environment
     }
-    return inherited | dict(extra)
+    variables = inherited | dict(extra)
+    return variables | ({"PATH": absolute_entries(variables["PATH"])} if "PATH" in variables else {})
 
 
 def _read_exit_code(status_fd: int) -> int | None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -17,6 +16,7 @@ from retinue.app.run_options import RunOptions
 from retinue.domain.providers import MODEL_APIS
 from retinue.errors import BUG_MESSAGE
 from retinue.isolated_python import inherited_environment, module_command
+from retinue.storage.search_path import find_executable
 from retinue.torture.counted_tools import EFFECTS_FILE, EFFECTS_VARIABLE, LINE_BYTES
 from retinue.torture.home_reader import LedgerRows, read_ledger
 from retinue.torture.scenario import (
@@ -32,7 +32,7 @@ TOOLS_MODULE = "retinue.torture.counted_tools"
 TIMEOUT_S = 90.0
 """Time limit after which a command or run counts as hanging."""
 POLL_SECONDS = 0.02
-GIT = shutil.which("git")
+GIT = find_executable("git", os.environ)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ import itertools
 import os
 import random
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.errors import Failed
+from retinue.storage.search_path import find_executable
 from retinue.torture.environment import POLL_SECONDS, TortureEnvironment
 from retinue.torture.invariants import InvariantReport, check_invariants
 from retinue.torture.random_kills import KillCycle
@@ -67,7 +67,7 @@ class FaultPoint(Struct, frozen=True, kw_only=True):
 
 
 def strace_path() -> str | None:
-    return shutil.which("strace")
+    return find_executable("strace", os.environ)
 
 
 def trace_path(environment: TortureEnvironment) -> Path:
@@ -211,7 +211,7 @@ def _run_arguments() -> tuple[str, ...]:
 def _strace_arguments(trace: Path, syscalls: str, *, use_seccomp: bool = True) -> tuple[str, ...]:
     seccomp_options = ("--seccomp-bpf",) if use_seccomp else ()
     return (
-        "strace",
+        strace_path() or "strace",
         "-f",
         "-y",
         "-qq",

