@@ -95,3 +95,32 @@ def test_a_denied_file_cannot_be_read_through_a_hard_link_at_a_guarded_path(
     result = run_in_sandbox(replace(scope, deny=("**/.env",)), "cat .mcp.json .github/workflows/ci.yml")
     assert "SECRET" not in result.output
     assert result.output.count("Permission denied") == 2
+
+
+@pytest.mark.parametrize("deny", [(), ("**/secret",)])
+@pytest.mark.parametrize("guarded", ["AGENTS.md", ".vscode/settings.json"])
+def test_a_guarded_file_cannot_be_changed_through_a_hard_link(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox, guarded: str, deny: tuple[str, ...]
+):
+    (workspace / guarded).parent.mkdir(exist_ok=True)
+    (workspace / guarded).write_text("mine")
+    os.link(workspace / guarded, workspace / "src/other")
+    result = run_in_sandbox(
+        replace(scope, deny=deny), "cat src/other; echo evil > src/other; rm -f src/other"
+    )
+    assert "Read-only" in result.output
+    assert (workspace / guarded).read_text() == "mine"
+
+
+def test_a_file_of_a_read_only_folder_cannot_be_changed_through_a_hard_link(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
+):
+    (workspace / "docs").mkdir()
+    (workspace / "docs/page").write_text("mine")
+    os.link(workspace / "docs/page", workspace / "src/other")
+    narrow = replace(scope, write=(f"{workspace}/src/**",), deny=("**/secret",))
+    result = run_in_sandbox(narrow, "cat src/other; echo evil > src/other; echo fine > src/new")
+    assert result.output.startswith("mine")
+    assert "Read-only" in result.output
+    assert (workspace / "docs/page").read_text() == "mine"
+    assert (workspace / "src/new").read_text() == "fine\n"

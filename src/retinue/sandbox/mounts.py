@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from retinue.sandbox.files.closed_path_scan import (
     ScanResult,
     scan_closed_paths,
 )
-from retinue.sandbox.files.hardlinks import can_be_denied, files_linked_elsewhere, has_deny_rules
+from retinue.sandbox.files.hardlinks import can_be_denied, has_deny_rules, linked_files
 from retinue.sandbox.files.messages import printable_path
 from retinue.sandbox.files.pattern_roots import pattern_root
 from retinue.sandbox.git.own_worktree import OwnWorktree, find_own_worktree
@@ -134,9 +135,8 @@ def plan_mounts(scope: Scope) -> MountPlan:
     missing_files = tuple(_missing_packed_refs(repositories, closed_paths))
     mounts += [Mount(kind=MountKind.READ, target=path, source=path) for path in missing_files]
     mounts += _branch_mounts(repositories, closed_paths)
-    mounts += _hard_link_mounts(
-        scope, (*_outermost_folders(trees), *shared_folders) if has_deny_rules(scope) else writable, scan
-    )
+    searched = (*_outermost_folders(trees), *shared_folders) if has_deny_rules(scope) else writable
+    mounts += _hard_link_mounts(scope, searched, writable, scan)
     mounts += _masks(closed_paths, shared_folders)
     mounts += _own_git_mounts(own_git, is_repository_hidden=is_repository_hidden)
     mounts += [
@@ -422,16 +422,29 @@ def _missing_packed_refs(repositories: tuple[str, ...], closed_paths: ClosedPath
             yield path
 
 
-def _hard_link_mounts(scope: Scope, trees: tuple[str, ...], scan: ScanResult) -> Iterator[Mount]:
-    """Protect files that have hard links elsewhere.
+def _hard_link_mounts(
+    scope: Scope, trees: tuple[str, ...], writable: tuple[str, ...], scan: ScanResult
+) -> Iterator[Mount]:
+    """Protect files that have hard links elsewhere, or at a name that is read-only.
 
     Writing one would also change the file under its other name, and that name may be denied.
     """
-    for path in files_linked_elsewhere(scan, trees):
-        if can_be_denied(scope, path):
-            yield Mount(kind=MountKind.MASKED_FILE, target=path)
-        else:
-            yield Mount(kind=MountKind.READ, target=path, source=path)
+    for file in linked_files(scan, trees):
+        changeable = [path for path in file.paths if _is_changeable(path, writable, scan.closed_paths)]
+        if file.is_linked_elsewhere:
+            yield from (
+                Mount(kind=MountKind.MASKED_FILE, target=path)
+                if can_be_denied(scope, path)
+                else Mount(kind=MountKind.READ, target=path, source=path)
+                for path in file.paths
+            )
+        elif len(changeable) < len(file.paths):
+            yield from (Mount(kind=MountKind.READ, target=path, source=path) for path in changeable)
+
+
+def _is_changeable(path: str, writable: tuple[str, ...], closed_paths: ClosedPaths) -> bool:
+    protected = (each for each in (path, *map(str, Path(path).parents)) if each in closed_paths)
+    return _is_within(path, writable) and next(protected, None) is None
 
 
 def _workspace_parent_mount(scope: Scope, mounts: list[Mount]) -> Iterator[Mount]:

@@ -4,6 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.scope import Scope
@@ -38,11 +39,20 @@ def can_be_denied(scope: Scope, path: str) -> bool:
     )
 
 
-def files_linked_elsewhere(scan: ScanResult, trees: Iterable[str]) -> list[str]:
-    """Return the files that have more names than were found in these trees.
+class LinkedFile(NamedTuple):
+    """A file with several names."""
 
-    Files whose names are all here, and open, reveal nothing. The number of names changes without a trace in
-    the folder, so every file is checked each time. Installers' folders are skipped.
+    paths: list[str]
+    """Its names that were found open."""
+    is_linked_elsewhere: bool
+    """Whether it has more names than these."""
+
+
+def linked_files(scan: ScanResult, trees: Iterable[str]) -> list[LinkedFile]:
+    """Return the files in these trees that have several names.
+
+    The number of names changes without a trace in the folder, so every file is checked each time. Installers'
+    folders are skipped.
     """
     paths_by_inode: dict[tuple[int, int], list[str]] = {}
     link_counts: dict[tuple[int, int], int] = {}
@@ -60,9 +70,7 @@ def files_linked_elsewhere(scan: ScanResult, trees: Iterable[str]) -> list[str]:
                 inode = (status.st_dev, status.st_ino)
                 paths_by_inode.setdefault(inode, []).append(path)
                 link_counts[inode] = status.st_nlink
-    return [
-        path for inode, paths in paths_by_inode.items() if len(paths) < link_counts[inode] for path in paths
-    ]
+    return [LinkedFile(paths, len(paths) < link_counts[inode]) for inode, paths in paths_by_inode.items()]
 
 
 def _hard_linked_files(folder: str, names: list[str]) -> list[tuple[str, os.stat_result]]:
