@@ -32,12 +32,20 @@ async def post(machine: UserMachine, path: str, **body: Any) -> dict[str, Any]:
     return answer if response.ok else {"refused": answer["error"]["message"], "status": response.status}
 
 
-@pytest.mark.parametrize("named", ["the environment", "the user database", "a folder that contains it"])
+@pytest.mark.parametrize(
+    "named",
+    ["the environment", "the user database", "a folder that contains it", "a folder that contains $HOME"],
+)
 async def test_a_command_refuses_a_home_folder_and_what_contains_it_without_the_option(
     machine: UserMachine, home: Path, named: str
 ):
     user_home = pwd.getpwuid(os.getuid()).pw_dir
-    folder = {"the environment": ".", "the user database": user_home}.get(named, str(Path(user_home).parent))
+    folder = {
+        "the environment": ".",
+        "the user database": user_home,
+        "a folder that contains it": str(Path(user_home).parent),
+        "a folder that contains $HOME": str(home.parent),
+    }[named]
     async with machine.serve_models([text_reply("Hi.")] * 4):
         workspace = str((home / folder).resolve())
         refused = await machine("run", "--json", "--workspace", folder, "Hi")

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+from collections.abc import Iterator
 from pathlib import Path
 
 from retinue.domain.agent import WorkspacePolicy
@@ -9,9 +10,12 @@ from retinue.domain.workspace import Isolation
 from retinue.errors import Refused, UsageError
 
 HOME_REFUSED = (
-    "The workspace would be {folder}, which {relation} your home folder, with all your files in it. Name another "
+    "The workspace would be {folder}, which {relation} {owner} home folder, with all files in it. Name another "
     "folder as the workspace (--workspace DIR), or allow this one with --allow-home (in the API: `allow_home`)."
 )
+
+FIRST_PERSON_UID, NOBODY_UID = 1000, 65534
+"""The ids of people; below and above are those of the system and its services."""
 
 
 def current_folder() -> str:
@@ -60,18 +64,37 @@ def check_home_allowed(folder: str, policy: WorkspacePolicy, *, is_named: bool, 
     """
     if allow_home or (policy.isolation is Isolation.CUSTOM and not is_named):
         return
-    real_home = _real_path(_home_in_user_database())
-    if folder in (real_home, _real_path(os.environ.get("HOME", ""))):
-        raise Refused(HOME_REFUSED.format(folder=folder, relation="is"))
-    if real_home.startswith(f"{folder.rstrip('/')}/"):
-        raise Refused(HOME_REFUSED.format(folder=folder, relation="contains"))
+    for home, owner in _home_folders():
+        if _is_same_folder(folder, home):
+            raise Refused(HOME_REFUSED.format(folder=folder, relation="is", owner=owner))
+        if home.startswith(f"{folder.rstrip('/')}/"):
+            raise Refused(HOME_REFUSED.format(folder=folder, relation="contains", owner=owner))
 
 
-def _home_in_user_database() -> str:
+def _home_folders() -> Iterator[tuple[str, str]]:
+    """Yield home folders with their owners: of this user, and for root also of the people on this machine."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_dir
+        of_user = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:  # a user without an entry
-        return ""
+        of_user = ""
+    homes = [(of_user, "your"), (os.environ.get("HOME", ""), "your")]
+    if os.getuid() == 0:
+        homes += [(each.pw_dir, f"{each.pw_name}'s") for each in pwd.getpwall() if _is_person(each)]
+    for home, owner in homes:
+        if real := _real_path(home):
+            yield real, owner
+
+
+def _is_person(entry: pwd.struct_passwd) -> bool:
+    return FIRST_PERSON_UID <= entry.pw_uid < NOBODY_UID and entry.pw_dir != "/"
+
+
+def _is_same_folder(one: str, other: str) -> bool:
+    """Return True if both are one folder, also through a bind mount."""
+    try:
+        return one == other or Path(one).samefile(other)
+    except OSError:
+        return False
 
 
 def _real_path(folder: str) -> str:
