@@ -20,6 +20,14 @@ NAMES = (
     ".cursor/rules/all.mdc",
     ".github/copilot-instructions.md",
     ".vim/plugin/x.vim",
+    ".lazy.lua",
+    ".python-version",
+    ".github/dependabot.yml",
+    ".config/kitty/kitty.conf",
+    ".local/share/applications/x.desktop",
+    "tools/bazel",
+    "mcp.json",
+    ".agent/rules/x.md",
 )
 ORDINARY = ("Makefile", "package.json", "src/main.py", "conftest.py", "model.pth", ".editorconfig")
 
