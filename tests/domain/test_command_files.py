@@ -48,6 +48,9 @@ PIECES = (
         "grep words a.txt # $(comment)",
         "find . -name '*.py'",
         "{ ls; pwd; }",
+        "sed -n '2,5p' a.txt | sed -i.bak 's/a|b/c/g; /x/d' b.txt",
+        "sed -E -e 's,a,b,' -e '$!d' a.txt",
+        "cd 'sub' && cd - > /dev/null",
         "",
     ],
 )
@@ -68,6 +71,13 @@ def test_nothing_is_said_about_a_command_whose_files_are_its_arguments(command: 
         "diff <(sort a) b",
         "bash -c 'cat $1' x",
         "cat 'unclosed",
+        "'cd' sub; cat x",
+        "c\\d sub; cat x",
+        'cd "su"b; cat x',
+        "cd >/dev/null sub; cat x",
+        "cd 'my folder'; cat x",
+        "cd ~/sub; cat x",
+        "cd; cat x",
         "PATH=sub ls",
         "export PATH=sub; ls",
         "printf -v PATH sub; ls",
@@ -133,3 +143,18 @@ def test_any_text_can_be_examined(command: str):
     unknown_files_note(command, has_files=True)
     used_names(command)
     working_folders(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sed 's/.*/sh x.sh/e' data",
+        "sed '1e sh x.sh' data",
+        "sed -f x.sed data",
+        "sed -nf x.sed data",
+        "sed -e p -e 'r other' data",
+        "sed --expression='w other' data",
+    ],
+)
+def test_a_sed_script_that_may_run_commands_or_use_other_files_is_reported(command: str):
+    assert "which other files sed uses" in unknown_files_note(command, has_files=True)

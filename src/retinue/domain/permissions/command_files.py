@@ -78,6 +78,12 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _MODULE_ARGUMENT = re.compile(
     r"(?<![\w.-])(?:python|pypy)[\d.]*\s+(?:-[WX]\s+\S+\s+|-\w+\s+)*?-m\s*([A-Za-z_][\w.]*)"
 )
+_FOLDER_PROGRAMS = frozenset({"cd", "pushd"})
+_SED_ADDRESS = r"(?:\d+|\$|/[^/]*/)"
+_PLAIN_SED_SCRIPT = re.compile(
+    rf"{_SED_ADDRESS}?(?:,\+?{_SED_ADDRESS})?(?:!?[pdq=]|s([/|#,@:])(?:(?!\1).)*\1(?:(?!\1).)*\1[gIip\d]*)"
+)
+"""A script that only prints, deletes or replaces lines: others can run commands and use other files."""
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*(?:'([^'\n]+)'|\"([^\"\n]+)\"|([\w.-]+))")
 _REDIRECTION = re.compile(r"[<>]+(?:(&(?:\d+|-))|[|&]?[ \t]*)")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
@@ -179,16 +185,36 @@ def _unpredictable_program(command: str, depth: int) -> str | None:
         ):
             return ""
         here_text = "\n".join(bodies) if bodies and len(commands) == 1 else None
+        if program in _FOLDER_PROGRAMS and not _is_known_folder(command, arguments):
+            return ""
         if program in _SHELLS and (nested := _shell_text(arguments, here_text)) is not None:
             found = _unpredictable_program(nested, depth + 1)
         elif program not in _PLAIN_PROGRAMS or "/" in rest[0]:
             found = rest[0] if "/" in rest[0] else program
         else:
             is_recursive = program in _RECURSIVE_PROGRAMS and any(map(_RECURSIVE_OPTION.fullmatch, arguments))
-            found = program if is_recursive else None
+            found = program if is_recursive or (program == "sed" and not _is_plain_sed(arguments)) else None
         if found is not None:
             return found
     return None
+
+
+def _is_known_folder(command: str, arguments: list[str]) -> bool:
+    """Return True if `working_folders` has the folder that `cd` or `pushd` names."""
+    named = [each for each in arguments if each == "-" or not each.startswith("-")]
+    return named == ["-"] or (
+        len(named) == 1 and named[0][0] not in "~{" and named[0] in _FOLDER_ARGUMENT.findall(command)
+    )
+
+
+def _is_plain_sed(arguments: list[str]) -> bool:
+    if any(re.match(r"-[a-zA-Z]*f|--file|-[a-zA-Z]*e.|--expression=", each) for each in arguments):
+        return False
+    scripts = [
+        text for option, text in pairwise(arguments) if re.fullmatch(r"-[nErsz]*e|--expression", option)
+    ]
+    scripts = scripts or [each for each in arguments if not each.startswith("-")][:1]
+    return all(_PLAIN_SED_SCRIPT.fullmatch(part.strip()) for each in scripts for part in each.split(";"))
 
 
 def _shell_text(arguments: list[str], here_text: str | None) -> str | None:
