@@ -32,20 +32,12 @@ async def post(machine: UserMachine, path: str, **body: Any) -> dict[str, Any]:
     return answer if response.ok else {"refused": answer["error"]["message"], "status": response.status}
 
 
-@pytest.mark.parametrize(
-    "named",
-    ["the environment", "the user database", "a folder that contains it", "a folder that contains $HOME"],
-)
+@pytest.mark.parametrize("named", ["the environment", "the user database", "a folder that contains it"])
 async def test_a_command_refuses_a_home_folder_and_what_contains_it_without_the_option(
     machine: UserMachine, home: Path, named: str
 ):
     user_home = pwd.getpwuid(os.getuid()).pw_dir
-    folder = {
-        "the environment": ".",
-        "the user database": user_home,
-        "a folder that contains it": str(Path(user_home).parent),
-        "a folder that contains $HOME": str(home.parent),
-    }[named]
+    folder = {"the environment": ".", "the user database": user_home}.get(named, str(Path(user_home).parent))
     async with machine.serve_models([text_reply("Hi.")] * 4):
         workspace = str((home / folder).resolve())
         refused = await machine("run", "--json", "--workspace", folder, "Hi")
@@ -59,6 +51,18 @@ async def test_a_command_refuses_a_home_folder_and_what_contains_it_without_the_
         assert (await machine("send", allowed.json["session_id"], "More")).code == 0
         (home / "project").mkdir()
         assert (await machine("run", "--json", "--workspace", "project", "Hi")).code == 0
+
+
+async def test_root_needs_the_option_for_the_home_folders_of_other_people(machine: UserMachine):
+    """Another user cannot read them anyway."""
+    others = [each.pw_dir for each in pwd.getpwall() if 1000 <= each.pw_uid < 65534 and each.pw_dir != "/"]
+    homes = [folder for folder in others if Path(folder).is_dir()] if os.getuid() == 0 else []
+    async with machine.serve_models([text_reply("Hi.")] * (2 * len(homes) + 1)):
+        for folder in {each for home in homes for each in (home, str(Path(home).parent))}:
+            refused = await machine("run", "--json", "--workspace", folder, "Hi")
+            assert refused.code == 3, (folder, refused.out)
+            assert "home folder" in refused.json["error"]["message"]
+        assert (await machine("run", "--json", "Hi")).code == 0
 
 
 async def test_chat_spawn_and_background_runs_refuse_a_home_folder_without_the_option(

@@ -64,6 +64,8 @@ def check_home_allowed(folder: str, policy: WorkspacePolicy, *, is_named: bool, 
     """
     if allow_home or (policy.isolation is Isolation.CUSTOM and not is_named):
         return
+    if _is_same_folder(folder, _real_path(os.environ.get("HOME", ""))):
+        raise Refused(HOME_REFUSED.format(folder=folder, relation="is", owner="your"))
     for home, owner in _home_folders():
         if _is_same_folder(folder, home):
             raise Refused(HOME_REFUSED.format(folder=folder, relation="is", owner=owner))
@@ -72,12 +74,12 @@ def check_home_allowed(folder: str, policy: WorkspacePolicy, *, is_named: bool, 
 
 
 def _home_folders() -> Iterator[tuple[str, str]]:
-    """Yield home folders with their owners: of this user, and for root also of the people on this machine."""
+    """Yield the home folders of the user database with their owners: this user's, and for root those of all people."""
     try:
         of_user = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:  # a user without an entry
         of_user = ""
-    homes = [(of_user, "your"), (os.environ.get("HOME", ""), "your")]
+    homes = [(of_user, "your")]
     if os.getuid() == 0:
         homes += [(each.pw_dir, f"{each.pw_name}'s") for each in pwd.getpwall() if _is_person(each)]
     for home, owner in homes:
@@ -92,7 +94,7 @@ def _is_person(entry: pwd.struct_passwd) -> bool:
 def _is_same_folder(one: str, other: str) -> bool:
     """Return True if both are one folder, also through a bind mount."""
     try:
-        return one == other or Path(one).samefile(other)
+        return bool(other) and Path(one).samefile(other)
     except OSError:
         return False
 
