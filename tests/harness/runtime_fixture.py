@@ -363,7 +363,7 @@ class RuntimeFixture:
                 last_alive_at=self.died_at.get,
             ),
             minimum_sandbox_level=SandboxLevel.NONE,
-            approval_policy=ApprovalPolicy.AUTO,
+            approval_policy=lambda: ApprovalPolicy.AUTO,
             ask_user=reject_question,
             select_model=lambda agent, override: select_model(agent, override, "scripted:played"),
             limits=Limits(),
@@ -371,6 +371,8 @@ class RuntimeFixture:
             subagent_settings=SubagentSettings(),
             redact=Redactor(secrets),
         )
+        if (policy := overrides.pop("approval_policy", None)) is not None:
+            overrides["approval_policy"] = lambda: policy
         made = override_context(made, **overrides)
         engine.start(
             scheduler_callbacks(

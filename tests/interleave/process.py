@@ -216,7 +216,7 @@ class Process:
                 last_alive_at=lambda _: None,
             ),
             minimum_sandbox_level=SandboxLevel.NONE,
-            approval_policy=policy,
+            approval_policy=lambda: policy,
             ask_user=reject_question,
             select_model=lambda agent, override: select_model(agent, override, "scripted:random"),
             limits=limits,

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.app.live_config import LiveConfig
 from retinue.config.load import load_config
@@ -13,9 +14,12 @@ from retinue.config.load import load_config
 DENIED = '[deny]\ntools = ["{tool}"]\n'
 
 
-def make_live_config(folder: Path) -> LiveConfig:
+def make_live_config(folder: Path, *, approvals: str | None = None) -> LiveConfig:
     env = {"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(folder.parent / "home")}
-    return LiveConfig(load_config(env), now=lambda: datetime.now(UTC))
+    config = load_config(env)
+    if approvals is not None:
+        config = replace(config, approvals=approvals, has_own_approvals=True)
+    return LiveConfig(config, now=lambda: datetime.now(UTC))
 
 
 def set_old_mtime(folder: Path) -> None:
@@ -49,6 +53,14 @@ def test_a_change_of_the_configuration_file_applies_at_once(folder: Path):
     assert config().deny_tools == ("ls",)
     (folder / "config.toml").write_text(DENIED.format(tool="bash"))
     assert config().deny_tools == ("bash",)
+
+
+def test_the_approval_policy_follows_the_file_unless_the_program_chose_it(folder: Path):
+    (folder / "config.toml").write_text('approvals = "auto"\n')
+    config, chosen = make_live_config(folder), make_live_config(folder, approvals="ask")
+    assert (config.approval_policy(), chosen.approval_policy()) == ("auto", "ask")
+    (folder / "config.toml").write_text('approvals = "deny"\n')
+    assert (config.approval_policy(), chosen.approval_policy()) == ("deny", "ask")
 
 
 def test_a_configuration_in_a_new_folder_applies_at_once(tmp_path: Path):

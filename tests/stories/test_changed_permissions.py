@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ def write_json_file(machine: UserMachine, *tools: str) -> None:
 def write_markdown_file(machine: UserMachine, *tools: str) -> None:
     machine.agents.mkdir(exist_ok=True)
     (machine.agents / "helper.md").write_text(MARKDOWN.format(tools=f"tools: [{', '.join(tools)}]"))
+
+
+def write_helper(machine: UserMachine, front: str) -> None:
+    machine.write_agent("helper", f"tools: [write]\n{front}")
 
 
 def deny_by_config(machine: UserMachine) -> None:
@@ -130,6 +135,39 @@ async def test_a_tool_that_a_person_takes_away_is_refused_at_the_next_call_of_a_
         assert len({machine.system_prompt(each) for each in run_requests}) == 1
         await machine("send", "--json", run["session_id"], "Look again")
         assert machine.tool_names(server.requests[3]) == ["glob"]
+
+
+@pytest.mark.parametrize("has_daemon", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "front", "refusal"),
+    [
+        ("deny", "", "approval_denied"),
+        ("auto", "workspace:\n  writable: false\n", "read_only"),
+        ("auto", "paths:\n  write: []\n", "out_of_scope"),
+    ],
+)
+async def test_a_write_permission_that_a_person_takes_away_is_refused_at_the_next_call(
+    machine: UserMachine, policy: str, front: str, refusal: str, has_daemon: bool
+):
+    machine.write_config(approvals="auto")
+    write_helper(machine, "")
+
+    def script(request: CapturedRequest) -> FakeResponse:
+        if request.reply_count == 1:
+            machine.write_config(approvals=policy)
+            write_helper(machine, front)
+        if request.reply_count == 2:
+            return text_reply("Done.")
+        return tool_call_reply(("write", {"path": f"{request.reply_count}.txt", "content": "x"}))
+
+    async with (
+        machine.serve_models(script) as server,
+        machine.daemon() if has_daemon else nullcontext(),
+    ):
+        await machine("run", "--json", "--agent", "helper", "Write")
+    _, second = machine.tool_results(server.requests[2])
+    assert json.loads(second)["error"] == refusal, second
+    assert [path.name for path in machine.folder.glob("*.txt")] == ["0.txt"]
 
 
 async def test_a_tool_taken_from_the_preset_of_a_child_is_refused_at_its_next_call(machine: UserMachine):

@@ -316,6 +316,7 @@ def test_the_list_of_settings_is_complete():
         "env",
         "is_persistent",
         "is_unattended",
+        "has_own_approvals",
         "models_home",
         "sandbox_minimum",
         "web_hosts",

@@ -26,7 +26,6 @@ from retinue.app.log_file import append_log_line
 from retinue.app.mcp_servers import McpServerService
 from retinue.app.sandbox_loader import SandboxLoader
 from retinue.config.load import Config
-from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.pricing import run_cost
 from retinue.domain.redaction import Redactor
 from retinue.domain.sandbox_level import SandboxLevel
@@ -155,7 +154,7 @@ def build_context(
         ),
         find_skills=lambda agent, folder: skills.all(folder, from_project_only=not agents.has_own(agent)),
         minimum_sandbox_level=SandboxLevel(config.sandbox_minimum),
-        approval_policy=ApprovalPolicy(config.approvals),
+        approval_policy=live_config.approval_policy,
         ask_user=ask,
         select_model=model_selector(config, redact),
         limits=config.limits,

@@ -1,4 +1,4 @@
-"""Agents, deny rules, ceiling and prices, reread when the configuration file changes."""
+"""Agents, approval policy, deny rules, ceiling and prices, reread when the configuration file changes."""
 
 import os
 import time
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from retinue.app.log_file import append_log_line
 from retinue.config.load import LIVE_SETTINGS, Config, load_config
+from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.ceiling import OPERATOR, OperatorPolicy, parse_ceiling
 from retinue.domain.pricing import Prices
 from retinue.domain.rules import subtree_pattern
@@ -30,7 +31,7 @@ CONFIG_READABLE_AGAIN = "The configuration was read again. Its rules apply from 
 
 
 class LiveConfig:
-    """The agents, the operator's policy and the prices that are currently set in the configuration file.
+    """The agents, the policies and the prices that are currently set in the configuration file.
 
     A change takes effect as soon as the file is saved; the other settings need a restart. A file that cannot be read changes nothing: the
     last readable version stays in effect, and one warning is issued for each state of the file.
@@ -58,8 +59,12 @@ class LiveConfig:
         """Return the token prices currently set in the file."""
         return self.current().prices
 
+    def approval_policy(self) -> ApprovalPolicy:
+        """Return the policy for approvals currently set in the file."""
+        return ApprovalPolicy(self.current().approvals)
+
     def current(self) -> Config:
-        """Return the configuration with the agents, deny rules, ceiling and prices currently set in the file."""
+        """Return the configuration with the live settings as the file has them now."""
         if not self._is_unchanged():
             self._reload_if_changed()
         return self._config
@@ -89,7 +94,10 @@ class LiveConfig:
             if self._is_unreadable:
                 self._is_unreadable = False
                 self._warn(CONFIG_READABLE_AGAIN)
-            self._config = replace(self._config, **{name: getattr(reloaded, name) for name in LIVE_SETTINGS})
+            changed = {name: getattr(reloaded, name) for name in LIVE_SETTINGS}
+            if self._config.has_own_approvals:
+                del changed["approvals"]
+            self._config = replace(self._config, **changed)
             self._operator_policy = operator_policy_from_config(self._config)
 
     def _warn(self, message: str) -> None:

@@ -52,7 +52,7 @@ async def open(  # noqa: A001  (`retinue.open` is public API)
     if approvals is not None:
         if approvals not in APPROVAL_POLICIES:
             raise UsageError(f"approvals is {approvals!r}; it must be one of {', '.join(APPROVAL_POLICIES)}")
-        config_in_use = replace(config_in_use, approvals=approvals)
+        config_in_use = replace(config_in_use, approvals=approvals, has_own_approvals=True)
     remove_stale_homes()
     with ephemeral_home() if ephemeral else nullcontext() as temporary_home:
         if temporary_home is not None:

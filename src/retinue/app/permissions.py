@@ -130,7 +130,7 @@ class PermissionService:
             "granted_by_user": {"read": scope.user_grants.read, "write": scope.user_grants.write},
             "protected_paths": [*scope.closed_paths, *scope.retinue_paths],
             "guarded_paths": list(scope.guarded_paths),
-            "approvals": str(self._runtime.approval_policy),
+            "approvals": str(self._runtime.approval_policy()),
             "sandbox": {
                 "level": str(level),
                 "minimum": str(self._runtime.minimum_sandbox_level),
@@ -149,7 +149,7 @@ class PermissionService:
         scope = await self.scope(session=session)
         verdict, real_path = self._evaluate_access(scope, kind, value)
         needs_approval = verdict.ok and await self._requires_approval(scope, kind, real_path)
-        if needs_approval and self._runtime.approval_policy is ApprovalPolicy.DENY:
+        if needs_approval and self._runtime.approval_policy() is ApprovalPolicy.DENY:
             verdict, needs_approval = Verdict(ok=False, rule="approvals = deny"), False
         return {
             "kind": kind,
@@ -187,7 +187,7 @@ class PermissionService:
 
     async def _requires_approval(self, scope: Scope, kind: AccessKind, real_path: str) -> bool:
         """Return whether an allowed access requires approval, by the same rules as for the built-in tools."""
-        policy = str(self._runtime.approval_policy)
+        policy = str(self._runtime.approval_policy())
         if kind == "write":
             if self._runtime.sandbox.files_for(scope).is_guarded(real_path):
                 return True

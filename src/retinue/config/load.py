@@ -22,9 +22,11 @@ from retinue.storage import strict_json
 from retinue.storage.strict_yaml import MAX_DEPTH, ParseError
 from retinue.storage.text_file import lstat_stamp, read_text_file
 
-LIVE_SETTINGS = ("agents", "deny", "ceiling", "prices")
+LIVE_SETTINGS = ("agents", "approvals", "deny", "ceiling", "prices")
 """Settings that every running process follows when the file changes."""
-_NOT_IN_FINGERPRINT = frozenset({"env", "is_persistent", "is_unattended", "retention", *LIVE_SETTINGS})
+_NOT_IN_FINGERPRINT = frozenset(
+    {"env", "is_persistent", "is_unattended", "has_own_approvals", "retention", *LIVE_SETTINGS}
+) - {"approvals"}
 SECRET_NAME_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 """Suffixes of environment variables that hold secrets."""
 MIN_SECRET_CHARS = 16
@@ -97,6 +99,8 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
     """False for a temporary home that is deleted with this process. Not a configuration key."""
     is_unattended: bool = False
     """True if nobody can answer approvals before that home is deleted. Not a configuration key."""
+    has_own_approvals: bool = False
+    """True if the program chose `approvals`, so that the file no longer does. Not a configuration key."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Environment in which a definition's `api_key_env` is looked up."""
 

@@ -16,7 +16,8 @@ class RuntimeSettings(Struct, frozen=True, kw_only=True):
 
     minimum_sandbox_level: SandboxLevel
     """In a weaker sandbox no command runs, not even with approval."""
-    approval_policy: ApprovalPolicy
+    approval_policy: Callable[[], ApprovalPolicy]
+    """The current policy: it may change while the process runs."""
     limits: Limits
     subagent_settings: SubagentSettings
     """Settings for agents that other agents start."""

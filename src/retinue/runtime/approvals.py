@@ -94,7 +94,7 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
         return await _authorize_command(pending_call, context)
     if tool.access in ("read", "write"):
         return await _authorize_file(pending_call, context)
-    if context.approval_policy is ApprovalPolicy.AUTO:
+    if context.approval_policy() is ApprovalPolicy.AUTO:
         return Authorization(scope=scope, files=context.sandbox.files_for(scope))
     await request_approval(
         ApprovalRequest(
@@ -164,7 +164,7 @@ async def _authorize_file(pending_call: PendingToolCall, context: RuntimeContext
         and not is_guarded
         and pending_call.tool.approval_requirement is not ApprovalRequirement.ALWAYS
     )
-    if granted or (context.approval_policy is ApprovalPolicy.AUTO and not is_guarded):
+    if granted or (context.approval_policy() is ApprovalPolicy.AUTO and not is_guarded):
         return Authorization(scope=scope, files=files)
     await request_approval(
         ApprovalRequest(
@@ -190,7 +190,7 @@ async def _authorize_command(pending_call: PendingToolCall, context: RuntimeCont
     granted = scope.check_command_preapproved(text)
     authorization = Authorization(scope=scope, files=context.sandbox.files_for(scope))
     skips_approval = granted.ok and pending_call.tool.approval_requirement is not ApprovalRequirement.ALWAYS
-    if level is SandboxLevel.STRICT and (skips_approval or context.approval_policy is ApprovalPolicy.AUTO):
+    if level is SandboxLevel.STRICT and (skips_approval or context.approval_policy() is ApprovalPolicy.AUTO):
         return authorization
     named_files = await hash_used_files(text, authorization.files, context)
     if level is SandboxLevel.STRICT and await _use_approval(
@@ -292,7 +292,7 @@ async def request_approval(question: ApprovalRequest, context: RuntimeContext) -
         RunSuspended: nobody has answered yet.
         OutOfScope: the request was denied or has expired.
     """
-    if context.approval_policy is ApprovalPolicy.DENY:
+    if context.approval_policy() is ApprovalPolicy.DENY:
         raise _denied_error(question, "the configuration denies every approval request (approvals = deny)")
     if context.is_unattended:
         raise _denied_error(

@@ -56,7 +56,7 @@ async def authorize_cli_agent(plan: RunPlan, attempt: RunAttempt, session: Sessi
     if level is SandboxLevel.STRICT:
         restricted = (
             scope
-            if context.approval_policy is ApprovalPolicy.AUTO
+            if context.approval_policy() is ApprovalPolicy.AUTO
             else replace(scope, write=scope.preapproved_writes)
         )
         return replace(

@@ -95,7 +95,7 @@ def _compute_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy) ->
         git_dir=inputs.git_dir,
         workspace_label=inputs.workspace_label,
         tmp_folder=inputs.tmp_folder,
-        writable=inputs.writable,
+        writable=inputs.writable and agent.workspace.writable is not False,
         depth=inputs.depth,
         max_depth=inputs.max_depth,
         is_leaf=inputs.is_leaf,
