@@ -78,6 +78,7 @@ def test_nothing_is_said_about_a_command_whose_files_are_its_arguments(command: 
         "cd 'my folder'; cat x",
         "cd ~/sub; cat x",
         "cd; cat x",
+        "cd ''; cat x",
         "PATH=sub ls",
         "export PATH=sub; ls",
         "printf -v PATH sub; ls",

@@ -203,7 +203,9 @@ def _is_known_folder(command: str, arguments: list[str]) -> bool:
     """Return True if `working_folders` has the folder that `cd` or `pushd` names."""
     named = [each for each in arguments if each == "-" or not each.startswith("-")]
     return named == ["-"] or (
-        len(named) == 1 and named[0][0] not in "~{" and named[0] in _FOLDER_ARGUMENT.findall(command)
+        len(named) == 1
+        and not named[0].startswith(("~", "{"))
+        and named[0] in _FOLDER_ARGUMENT.findall(command)
     )
 
 
