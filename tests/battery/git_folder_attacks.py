@@ -134,6 +134,23 @@ GIT_FOLDERS.sh(
     before=_make_repositories,
     after=_use_git_everywhere,
 )
+_LIST_REPOSITORY = "git update-index --add --cacheinfo 160000,$(git -C $p rev-parse HEAD),${p#./}"
+"""Shell command that lists the repository $p as a submodule, so that `git status` is run in it too."""
+_NEW_REPOSITORY = f"git init -q x; git -C x commit -q --allow-empty -m x; {_EVIL_CONFIG} >> x/.git/config"
+GIT_FOLDERS.sh(
+    "a repository in many closed folders, listed as a submodule by the next command",
+    f"{_NEW_REPOSITORY}; mkdir -p p/.husky/.husky/.husky/.husky; mv x p/.husky/.husky/.husky/.husky; mv p .husky",
+    f"p=$(find . -path '*/x/.git' -not -path './.git/*' -printf '%h\\n'); {_LIST_REPOSITORY}",
+    before=_make_repositories,
+    after=_use_git_everywhere,
+)
+GIT_FOLDERS.sh(
+    "a repository in a path that is too long for the kernel, listed as a submodule",
+    f"{_NEW_REPOSITORY}; p=./$(printf 'd%.0s' $(seq 99)); for n in $(seq 38); do p=$p/$(printf 'd%.0s' $(seq 99)); done;"
+    f" p=$p/$(printf 'e%.0s' $(seq $((4045 - ${{#p}})))); mkdir -p $p; mv x $p; p=$p/x; {_LIST_REPOSITORY}",
+    before=_make_repositories,
+    after=_use_git_everywhere,
+)
 GIT_FOLDERS.calls(
     "a bare repository, completed by the write tool",
     (bash(f"{_EVIL_REPOSITORY}; printf 'bare = false\\nworktree = .\\n' >> evil/config"),),

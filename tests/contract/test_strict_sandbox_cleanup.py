@@ -126,14 +126,21 @@ def test_a_replaced_link_is_restored_in_a_folder_that_was_made_read_only(
     assert link.readlink() == Path("dotfile"), notes
 
 
-def test_a_note_reports_a_closed_path_that_cannot_be_removed(
-    shared_scope: Scope, run_in_sandbox: RunInSandbox
+def test_a_closed_path_in_a_path_that_is_too_long_for_the_kernel_is_renamed(
+    shared_folder: Path, shared_scope: Scope, run_in_sandbox: RunInSandbox
 ):
-    """A path longer than PATH_MAX can be reached only folder by folder."""
+    """Such a path can be reached only folder by folder."""
     step = "d" * 200
-    deep = f"for i in $(seq 30); do mkdir {step} && cd {step}; done; mkdir .git; echo evil > .git/config"
+    deep = (
+        f"for i in $(seq 30); do mkdir {step} && cd {step}; done; mkdir .git; echo evil > .git/config;"
+        " chmod 0 .git/config .git . .."
+    )
     notes = run_as_nobody(lambda: run_in_sandbox(replace(shared_scope, tmp_folder=""), deep).notes)
-    assert notes[0].startswith("tell the user")
+    assert "is too long to search the folder: it was moved to" in notes[0]
+    assert not [note for note in notes if "tell the user" in note], notes
+    find = ["find", "ws", "-name", "config"]
+    assert subprocess.check_output(find, cwd=shared_folder) == b""
+    assert run_as_nobody(lambda: run_in_sandbox(shared_scope, "echo works").output) == "works\n"
 
 
 def start_command(

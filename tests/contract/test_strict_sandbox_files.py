@@ -171,7 +171,7 @@ def test_closed_paths_that_a_command_creates_are_renamed_and_no_content_is_lost(
     assert (workspace / "sub/.git/hooks/keep").read_text() == "original"
     assert not (workspace / "sub/.git/hooks/pre-commit").exists()
     assert (workspace / "ok").exists()
-    assert sum(path.name.startswith("taken-") for path in workspace.rglob("*")) == 6
+    assert sum(path.name.startswith("taken-") for path in workspace.rglob("*")) == 7
     assert run_in_sandbox(scope, "true").notes == ()
 
 

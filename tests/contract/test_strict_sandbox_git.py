@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import os
 import struct
+import subprocess
 import threading
 from pathlib import Path
 
@@ -208,6 +209,35 @@ def test_a_repository_that_a_command_hides_in_a_git_folder_gets_no_settings(
     assert result.output.endswith("done\n"), result.output
     assert not (repository / folder / "config").exists()
     assert not (repository / folder / "hooks").exists()
+
+
+def settings_below(folder: Path) -> list[str]:
+    """Return the settings of all repositories below a folder, found as by git: without absolute paths."""
+    found = subprocess.run(
+        ["find", ".", "-name", "config"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return found.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        "mkdir -p a/.husky/.husky/.husky/.husky && mv inner a/.husky/.husky/.husky/.husky && mv a .husky",
+        (
+            "mkdir -p new/.git/worktrees/a && cd new/.git/worktrees/a && for n in 1 2 3 4 5 6; do"
+            " cp -r {top}/inner/.git/* .; mkdir -p worktrees/a; cd worktrees/a; done; rm -r {top}/inner"
+        ),
+    ],
+)
+def test_a_repository_in_many_closed_folders_gets_no_settings(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox, build: str
+):
+    result = run_in_sandbox(
+        scope,
+        f"git init -q inner; git init -q new; {build.replace('{top}', str(workspace))} && echo done",
+    )
+    assert result.output.endswith("done\n"), result.output
+    assert settings_below(workspace) == []
 
 
 def test_writing_a_file_of_a_repository_needs_an_approval(scope: Scope, repository: Path):

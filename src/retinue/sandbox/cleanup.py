@@ -10,11 +10,16 @@ from msgspec import Struct, field
 
 from retinue.domain.permissions import git_paths
 from retinue.domain.permissions.scope import Scope
-from retinue.sandbox.files.closed_path_scan import PathKind, ScanResult, scan_closed_paths
+from retinue.sandbox.files.closed_path_scan import (
+    PathKind,
+    ScanResult,
+    is_path_too_long,
+    scan_closed_paths,
+)
 from retinue.sandbox.files.messages import printable_path
 from retinue.sandbox.files.pattern_roots import is_readable
 from retinue.sandbox.git.repository_state import RepositoryState, find_unsafe_files, restore_head
-from retinue.sandbox.reopen import open_folder, restore_owner_access
+from retinue.sandbox.reopen import containing_tree, open_folder, restore_owner_access
 
 UNLIMITED_NAMES = 1 << 62
 """No limit: creating a name takes longer than scanning it, and an unscanned file may take effect."""
@@ -24,7 +29,8 @@ NEEDS_USER = "tell the user: "
 
 _MAX_TRIES = 8
 _MAX_NOTES = 8
-_MAX_PASSES = 3
+_MAX_PASSES = 512
+"""More than the levels of folders that a path can have in which something new is found when the level above is moved."""
 
 
 class FileSnapshot(Struct, frozen=True, kw_only=True):
@@ -50,20 +56,22 @@ def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
     notes: dict[str, None] = {}
     for _ in range(_MAX_PASSES):
         found = _restore_found_paths(snapshot)
-        notes |= dict.fromkeys(found)
-        if not found:
-            break  # what was moved aside may have contained further closed paths
+        if notes.keys() >= set(found):
+            break  # nothing is left, or only what cannot be restored
+        notes |= dict.fromkeys(found)  # what was moved aside may have contained further closed paths
     return limit_notes([*notes])
 
 
 def _restore_found_paths(snapshot: FileSnapshot) -> list[str]:
     notes: list[str] = []
     scan = _scan_after(snapshot)
-    for path, kind in scan.closed_paths.items():
+    for path, kind in sorted(scan.closed_paths.items(), key=_path_depth, reverse=True):
         if path in snapshot.closed_paths or _is_part_of_new_repository(path, snapshot, scan.repositories):
             continue
         if kind is PathKind.UNREADABLE:
-            notes.append(_unreadable_note(path))
+            notes.append(
+                _move_to_top(path, snapshot.writable) if is_path_too_long(path) else _unreadable_note(path)
+            )
         else:
             notes.append(_move_aside(path, kind, snapshot.writable))
     for path, target in snapshot.links.items():
@@ -72,6 +80,11 @@ def _restore_found_paths(snapshot: FileSnapshot) -> list[str]:
     for repository in scan.repositories:
         notes += _restore_repository(repository, snapshot)
     return notes
+
+
+def _path_depth(entry: tuple[str, PathKind]) -> int:
+    """Return the depth of a found path: what is inside a folder is renamed before the folder."""
+    return entry[0].count("/")
 
 
 def restore_path(path: str, snapshot: FileSnapshot) -> str | None:
@@ -203,6 +216,25 @@ def _move_aside(path: str, kind: PathKind, trees: tuple[str, ...]) -> str:
     if _is_operation_state(path):
         mode_note += "; a merge, rebase or cherry-pick must end in the command that begins it"
     return f"{printable_path(path)} is a closed path: the file that the command created there was renamed to {printable_path(f'{_parent_path(path)}/{new_name}')}{mode_note}"
+
+
+def _move_to_top(path: str, trees: tuple[str, ...]) -> str:
+    """Move a folder whose path is too long to search it to the top of its tree, where it is searched next."""
+    tree = containing_tree(path, trees)
+    new_name = f"{git_paths.ASIDE_PREFIX}{secrets.token_hex(4)}"
+
+    def move_entry(folder: int, name: str) -> None:
+        top = open_folder(tree, trees)
+        try:
+            os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=top)
+        finally:
+            os.close(top)
+
+    try:
+        _run_in_parent(path, trees, move_entry)
+    except OSError as error:
+        return f"{NEEDS_USER}the path of {printable_path(path)} is too long to search the folder, and it could not be moved: {error.strerror}"
+    return f"the path of {printable_path(path)} is too long to search the folder: it was moved to {printable_path(f'{tree}/{new_name}')}"
 
 
 def _is_in_git_folder(path: str) -> bool:

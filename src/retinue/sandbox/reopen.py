@@ -13,7 +13,7 @@ def open_folder(path: str, trees: tuple[str, ...]) -> int:
     Restore owner permissions on inaccessible parent folders that this user owns. Each folder is opened from
     its parent, because other processes may be moving folders meanwhile.
     """
-    tree = max((each for each in trees if path == each or path.startswith(f"{each}/")), key=len)
+    tree = containing_tree(path, trees)
     folder = os.open(tree, _FOLDER_FLAGS)
     for name in filter(None, path[len(tree) :].split("/")):
         parent = folder
@@ -22,6 +22,11 @@ def open_folder(path: str, trees: tuple[str, ...]) -> int:
         finally:
             os.close(parent)
     return folder
+
+
+def containing_tree(path: str, trees: tuple[str, ...]) -> str:
+    """Return the innermost of the trees that contains a path."""
+    return max((each for each in trees if path == each or path.startswith(f"{each}/")), key=len)
 
 
 def restore_owner_access(folder: int) -> bool:

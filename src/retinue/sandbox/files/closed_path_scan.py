@@ -21,6 +21,8 @@ from retinue.sandbox.files.messages import printable_path
 from retinue.sandbox.files.pattern_roots import is_readable
 
 MAX_SCANNED_NAMES = 200_000
+MAX_PATH_BYTES = 3_584
+"""Folders with longer paths are not entered: the kernel refuses 4,096 bytes, and the names inside are added to this."""
 
 _GONE_ERRORS = frozenset({errno.ENOENT, errno.ENOTDIR})
 _TRAILING_GLOBSTARS = re.compile(r"(?:/\*\*)+\Z")
@@ -271,6 +273,8 @@ def _cached_scan(
     The ctime in the stamp is set by the kernel: no program can set it back. A folder that changed a moment
     ago may change again within the same clock tick and is not cached.
     """
+    if is_path_too_long(folder):
+        raise OSError(errno.ENAMETOOLONG, "the path is too long")
     status = os.lstat(folder)
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "the folder was replaced by a link")
@@ -287,6 +291,10 @@ def _cached_scan(
             name_filter.scans.clear()
         name_filter.scans[key] = scan
     return scan
+
+
+def is_path_too_long(path: str) -> bool:
+    return len(os.fsencode(path)) > MAX_PATH_BYTES
 
 
 def folder_stamp(status: os.stat_result) -> tuple[int, ...]:
