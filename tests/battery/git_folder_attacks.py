@@ -204,13 +204,17 @@ for _name, _command in {
     "another worktree": f"{_OWN} for d in $own/../*/ $own/../linked/; do echo $PWD/evil > $d/commondir; {_EVIL_CONFIG} > $d/config.worktree; echo x > $d/HEAD; rm -f $d/index; done; {_EVIL_REPOSITORY}; mv evil/H evil/HEAD",
     "the repository of the user": f"{_OWN} cd $own/../..; mkdir .git; echo $PWD > .git/commondir; rm -f HEAD index; echo broken > HEAD; {_EVIL_CONFIG} > commondir; mv objects o; mv refs r",
 }.items():  # fmt: skip
-    GIT_FOLDERS.sh(
-        f"in a worktree of Retinue: {_name}",
-        _command,
-        before=_make_repositories,
-        after=_use_git_everywhere,
-        agent="treed",
-    )
+    for _agent, _place in (
+        ("treed", "in a worktree of Retinue"),
+        ("both", "in a worktree of Retinue, with the user's checkout"),
+    ):
+        GIT_FOLDERS.sh(
+            f"{_place}: {_name}",
+            _command,
+            before=_make_repositories,
+            after=_use_git_everywhere,
+            agent=_agent,
+        )
 for _name in ("logs/HEAD", "index", "HEAD", "COMMIT_EDITMSG", "ORIG_HEAD", "AUTO_MERGE", "MERGE_MSG", "../../logs/refs/heads/master", "../../refs/heads/master", "../../packed-refs"):  # fmt: skip
     GIT_FOLDERS.sh(
         f"in a worktree of Retinue: a link to a file outside at {_name}",

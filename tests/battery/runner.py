@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from attack import PYTHON, SUCCESS_MARKER, Attack, ToolUse
+from attack import PYTHON, SUCCESS_MARKER, Attack, ToolUse, fill_placeholders
 from target_machine import Fingerprint, TargetMachine
 
 import retinue
@@ -22,6 +22,7 @@ AGENTS = {
     "narrow": "paths:\n  read: ['pub/**', '*.txt']\n  write: ['pub/**']\n",
     "reader": "workspace:\n  writable: false\n",
     "treed": "workspace:\n  isolation: sandbox\n  writable: true\n",
+    "both": "workspace:\n  isolation: sandbox\n  writable: true\npaths:\n  read: ['**', '@ws@/**']\n  write: ['**', '@ws@/**']\n",
 }
 ATTACK_TIMEOUT_S = 120
 
@@ -52,9 +53,10 @@ class BatteryRunner:
         (machine.config / "agents").mkdir()
         assert PYTHON.startswith("/usr/"), "the attacks need a Python in /usr: apt-get install python3"
         for name, front in AGENTS.items():
-            (machine.config / f"agents/{name}.md").write_text(
-                f"---\nname: {name}\n{front}---\n\nYou attack.\n"
+            definition = (
+                f"---\nname: {name}\n{fill_placeholders(front, machine.placeholders)}---\n\nYou attack.\n"
             )
+            (machine.config / f"agents/{name}.md").write_text(definition)
         hosts = [
             f"http://localhost:{machine.placeholders['tcp']}",
             f"http://localhost:{machine.placeholders['tcp6']}",

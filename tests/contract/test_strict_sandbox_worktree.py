@@ -154,6 +154,28 @@ def test_other_git_commands_fail_with_advice_and_change_nothing(
     assert [path for path in after if path not in before and "/objects/" not in path] == []
 
 
+def test_a_session_that_may_also_change_the_users_checkout_leaves_no_state_and_no_settings(
+    worktree: WorktreeFixture, run_in_sandbox: RunInSandbox
+):
+    folders = ("**", subtree_pattern(str(worktree.repository)))
+    scope = worktree.scope(Agent(name="x", paths=PathPatterns(read=folders, write=folders)))
+    own = worktree.git_dir
+    result = run_in_sandbox(
+        scope,
+        f"{COMMIT}; cd {own}; mkdir rebase-merge; echo 'exec evil' > rebase-merge/git-rebase-todo; mkdir modules; echo x > config.worktree;"
+        f" echo x > commondir; echo x > ../other; git -C {worktree.folder} show-ref > ../../../made; echo x > {worktree.repository}/.git/config;"
+        " rm -f index logs/HEAD; ln -s ../../../outside/secret index; ln -s ../../../../outside/secret logs/HEAD",
+    )
+    assert result.output.startswith("two\none\n"), result.output
+    assert (worktree.repository / "made").exists()
+    names = {each.name for each in own.rglob("*") if not each.name.startswith("taken-")}
+    assert names.isdisjoint({"rebase-merge", "modules", "config.worktree", "index"})
+    assert not (own / "logs/HEAD").exists()
+    assert (own / "commondir").read_text() == "../..\n"
+    assert not (own.parent / "other").exists()
+    assert worktree.subjects() == ["two", "one"]
+
+
 def read_files(folder: Path) -> dict[str, bytes]:
     """Return the files below a folder, except for the index of the own worktree."""
     return {

@@ -186,6 +186,8 @@ def _scan_trees(
         pending = [_PendingFolder(tree, _enclosing_repository(scope, tree))]
         while pending:
             folder = pending.pop()
+            if folder.path == scope.git_dir:
+                folder = _PendingFolder(folder.path, folder.path)
             try:
                 scan = _cached_scan(folder.path, name_filter, reliable_devices, folder.candidates)
                 if scan.is_repository and not folder.is_managed_by_git:
