@@ -170,6 +170,20 @@ GIT_FOLDERS.calls(
     before=_make_repositories,
     after=_use_git_everywhere,
 )  # fmt: skip
+GIT_FOLDERS.calls(
+    "a bare repository by calls of the write tool in one reply",
+    (
+        bash(
+            f"mkdir evil; {_EVIL_CONFIG} > evil/config; printf 'bare = false\\nworktree = .\\n' >> evil/config"
+        ),
+    ),
+    tuple(
+        tool_use("write", path=f"evil/{name}", content="ref: refs/heads/master\n")
+        for name in ("refs/heads/x", "objects/x", "objects/y", "HEAD")
+    ),
+    before=_make_repositories,
+    after=_use_git_everywhere,
+)
 for _name, _path, _content in (
     ("settings of a bare repository", "bare.git/config", f"[core]\nbare = false\nworktree = .\nfsmonitor = {PAYLOAD}; false\n"),
     ("another common folder for a worktree", ".git/worktrees/linked/commondir", "../../../evil\n"),

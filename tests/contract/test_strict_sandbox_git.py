@@ -6,6 +6,9 @@ import os
 import struct
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from msgspec.structs import replace
 from strict_sandbox import RunInSandbox
 
 from retinue.domain.permissions.scope import Scope
+from retinue.errors import OutOfScope
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.git.failure_advice import git_failure_advice
 from retinue.sandbox.git.index_check import unsafe_index_reason
@@ -255,6 +259,39 @@ def test_writing_a_file_of_a_repository_needs_an_approval(scope: Scope, reposito
         assert files.is_guarded(f"{repository}/{name}"), name
     for name in ("src/app.py", "half/config", "half/notes/x", "store2/config", "store/notes.txt"):
         assert not files.is_guarded(f"{repository}/{name}"), name
+
+
+def test_a_file_that_became_guarded_after_its_write_was_authorized_is_not_written(
+    scope: Scope, repository: Path
+):
+    """As by another call of the same reply, or by a link that a command moved meanwhile."""
+    (repository / "half/refs").mkdir(parents=True)
+    (repository / "half/HEAD").touch()
+    (repository / ".vscode").mkdir()
+    (repository / "link").symlink_to(".vscode")
+    files = GuardedFiles(scope)
+    for name in ("half/objects/x", "link/settings.json"):
+        with pytest.raises(OutOfScope, match="nobody approved it"):
+            files.write(name, b"x")
+    assert sorted(each.name for each in (repository / "half").iterdir()) == ["HEAD", "refs"]
+    assert list((repository / ".vscode").iterdir()) == []
+    approved = files.restrict_writes_to(f"{repository}/half/objects/x")
+    assert approved.write("half/objects/x", b"x").is_new
+
+
+def test_concurrent_writes_do_not_complete_a_repository(scope: Scope, repository: Path):
+    files, markers = GuardedFiles(scope), ("HEAD", "objects/x", "refs/x", "objects/y", "refs/y")
+
+    def write_file(number: int, name: str) -> None:
+        with suppress(OutOfScope):
+            files.write(f"{number}/{name}", b"x")
+
+    with ThreadPoolExecutor(len(markers)) as pool:
+        for number in range(30):
+            pool.map(partial(write_file, number), markers)
+    for number in range(30):
+        names = {each.name for each in (repository / str(number)).iterdir()}
+        assert not names >= {"HEAD", "objects", "refs"}
 
 
 def test_a_write_grant_for_the_git_folder_allows_changing_its_state(

@@ -1,9 +1,24 @@
 """Recognise git folders that are not called `.git`: git obeys them when it is run there."""
 
 import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from retinue.domain.permissions import git_paths
 from retinue.domain.permissions.scope import Scope
+
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def serialize_repository_writes(real_path: str) -> Generator[None]:
+    """Write files one after another that may complete a repository: each check sees the writes before it."""
+    if git_paths.REPOSITORY_MARKERS.isdisjoint(real_path.split("/")):
+        yield
+    else:
+        with _LOCK:
+            yield
 
 
 def is_in_guarded_repository(scope: Scope, real_path: str) -> bool:

@@ -17,7 +17,7 @@ from retinue.domain.permissions.scope import NO_SCOPE_RULE, Scope
 from retinue.domain.rules import Globs, escape_glob
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.sandbox.files.atomic_write import open_target_folder, replace_file, stat_entry
-from retinue.sandbox.files.git_folders import is_in_guarded_repository
+from retinue.sandbox.files.git_folders import is_in_guarded_repository, serialize_repository_writes
 from retinue.sandbox.files.listing import list_folder, walk_folder
 from retinue.sandbox.files.messages import describe_allowed, file_error, limited_list, printable_path
 from retinue.sandbox.files.openat2 import Opener, best_opener
@@ -154,9 +154,14 @@ class GuardedFiles(Struct, frozen=True):
                     f"no such file: {printable_path(path)} (in {self.scope.root}). Use write to create it"
                 )
             try:
-                with open_target_folder(target.folder, target.missing_folders) as folder:
+                with (
+                    serialize_repository_writes(target.name),
+                    open_target_folder(target.folder, target.missing_folders) as folder,
+                ):
                     self._check_not_moved(path, target, folder)
+                    self._check_approved(path, target)
                     is_new = replace_file(folder, target.file_name, data, expected=expected)
+                    self._undo_if_guarded(path, target, folder)
             except OSError as error:
                 raise file_error(error, path, "write") from error
             return WriteResult(real_path=target.name, is_new=is_new, size=len(data))
@@ -341,6 +346,18 @@ class GuardedFiles(Struct, frozen=True):
             expected = (name_of_fd(target.folder) or "").rstrip("/") + "/" + "/".join(target.missing_folders)
             if name_of_fd(folder) != expected:
                 raise self._out_of_scope(path, "its folder was moved", "write")
+
+    def _check_approved(self, path: str, target: WriteTarget) -> None:
+        """Refuse a file that was guarded only after the call had been authorized, such as by another call."""
+        if self.only_writable is None and self.is_guarded(target.name):
+            raise self._out_of_scope(path, "other programs obey this file, and nobody approved it", "write")
+
+    def _undo_if_guarded(self, path: str, target: WriteTarget, folder: int) -> None:
+        """Remove a file that became part of a repository while it was written."""
+        if self.only_writable is None and is_in_guarded_repository(self.scope, target.name):
+            with suppress(FileNotFoundError):
+                os.unlink(target.file_name, dir_fd=folder)
+            raise self._out_of_scope(path, "its folder became a git repository meanwhile", "write")
 
     def _access_error(
         self, path: str, parts: tuple[str, ...], error: OSError, access: FileAccess = "read"
