@@ -153,6 +153,18 @@ def test_git_does_not_write_through_a_link_that_a_command_made(
     assert target.read_text() == "SECRET"
 
 
+def test_links_in_a_repository_of_another_name_are_removed(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
+):
+    run_git(workspace, "init", "-q", "--bare", "store")
+    result = run_in_sandbox(
+        scope, "ln -s /x store/refs/heads/a; mkdir store/logs; ln -s /x store/logs/HEAD; ln -s /x store/index"
+    )
+    assert len(result.notes) == 3
+    links = [each.name for each in (workspace / "store").rglob("*") if each.is_symlink()]
+    assert [each[:6] for each in links] == ["taken-"], result.notes
+
+
 @pytest.mark.parametrize("make", ["echo broken > .git/HEAD", "ln -sf nowhere .git/HEAD", "rm .git/HEAD"])
 def test_a_broken_head_is_restored(scope: Scope, repository: Path, run_in_sandbox: RunInSandbox, make: str):
     """Without it, git would look for another repository: in the workspace itself."""

@@ -83,13 +83,15 @@ def test_git_works_in_a_worktree_of_a_repository_with_another_name(
     result = run_in_sandbox(
         worktree.scope(),
         f"{COMMIT}; cd {store}; rm -f objects/info; echo x | tee config HEAD objects/info/alternates refs/heads/main"
-        " worktrees/own/commondir worktrees/own/config.worktree; mkdir hooks/x; echo y > worktrees/own/x",
+        " worktrees/own/commondir worktrees/own/config.worktree; mkdir hooks/x; echo y > worktrees/own/x;"
+        " ln -s /x refs/heads/link; ln -s /x logs/refs/heads/link; ln -sf /x worktrees/own/logs/HEAD",
     )
     assert result.output.startswith("two\none\n")
     assert {name: (store / name).read_bytes() for name in before} == before
     assert (worktree.git_dir / "commondir").read_text() == "../..\n"
     assert [each for each in ("x", "config.worktree") if (worktree.git_dir / each).exists()] == []
     assert [each for each in ("hooks/x", "objects/info/alternates") if (store / each).exists()] == []
+    assert [each for each in store.rglob("*") if each.is_symlink()] == []
     assert worktree.subjects() == ["two", "one"]
 
 

@@ -65,6 +65,7 @@ def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
 def _restore_found_paths(snapshot: FileSnapshot) -> list[str]:
     notes: list[str] = []
     scan = _scan_after(snapshot)
+    git_folders = (*scan.repositories, *filter(None, (snapshot.scope.common_git_dir,)))
     for path, kind in sorted(scan.closed_paths.items(), key=_path_depth, reverse=True):
         if path in snapshot.closed_paths or _is_part_of_new_repository(path, snapshot, scan.repositories):
             continue
@@ -73,7 +74,7 @@ def _restore_found_paths(snapshot: FileSnapshot) -> list[str]:
                 _move_to_top(path, snapshot.writable) if is_path_too_long(path) else _unreadable_note(path)
             )
         else:
-            notes.append(_move_aside(path, kind, snapshot.writable))
+            notes.append(_move_aside(path, kind, snapshot.writable, git_folders))
     for path, target in snapshot.links.items():
         if not _links_to(path, target):
             notes.append(_restore_link(path, target, snapshot.writable))
@@ -191,11 +192,11 @@ def _unreadable_note(path: str) -> str:
     return f"{NEEDS_USER}{printable_path(path)} cannot be listed, and other programs may run files in it"
 
 
-def _move_aside(path: str, kind: PathKind, trees: tuple[str, ...]) -> str:
+def _move_aside(path: str, kind: PathKind, trees: tuple[str, ...], git_folders: tuple[str, ...] = ()) -> str:
     """Rename a new closed path, or remove it if it is a pipe; return a note."""
     new_name = f"{git_paths.ASIDE_PREFIX}{secrets.token_hex(4)}"
 
-    is_removed = kind is PathKind.PIPE or (kind is PathKind.LINK and _is_in_git_folder(path))
+    is_removed = kind is PathKind.PIPE or (kind is PathKind.LINK and _is_in_git_folder(path, git_folders))
 
     def remove_entry(folder: int, name: str) -> None:
         if is_removed:
@@ -237,9 +238,11 @@ def _move_to_top(path: str, trees: tuple[str, ...]) -> str:
     return f"the path of {printable_path(path)} is too long to search the folder: it was moved to {printable_path(f'{tree}/{new_name}')}"
 
 
-def _is_in_git_folder(path: str) -> bool:
+def _is_in_git_folder(path: str, git_folders: tuple[str, ...]) -> bool:
     """Return whether a file renamed in this place would still mean something to git."""
-    return any(git_paths.is_git_folder_name(part) for part in path.split("/")[:-1])
+    return any(path.startswith(f"{each}/") for each in git_folders) or any(
+        git_paths.is_git_folder_name(part) for part in path.split("/")[:-1]
+    )
 
 
 def _is_operation_state(path: str) -> bool:
