@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import os
+import shutil
 import struct
 import subprocess
 import threading
@@ -22,6 +23,8 @@ from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.git.failure_advice import git_failure_advice
 from retinue.sandbox.git.index_check import unsafe_index_reason
 from retinue.sandbox.git.safe_config import read_safe_config
+from retinue.sandbox.mountpoints import prepare_mount_points
+from retinue.sandbox.mounts import plan_mounts
 
 CLOSED = 0x10
 """The kernel's event for a folder that a program has read and closed (IN_CLOSE_NOWRITE)."""
@@ -126,7 +129,7 @@ def test_a_command_accepts_packed_refs_that_another_command_creates_while_its_sa
 
     def create_after_scan() -> None:
         os.read(inotify, 4096)
-        packed_refs.touch(exist_ok=False)
+        packed_refs.touch()  # on a busy machine, Retinue may have created it first
 
     creation = threading.Thread(target=create_after_scan)
     creation.start()
@@ -137,6 +140,20 @@ def test_a_command_accepts_packed_refs_that_another_command_creates_while_its_sa
     assert result.notes == ()
     assert packed_refs.read_bytes() == b""
     assert run_git(repository, "rev-parse", "main") == run_git(repository, "rev-parse", "HEAD")
+
+
+def test_packed_refs_is_not_created_through_a_link_that_another_command_makes(scope: Scope, repository: Path):
+    outside = repository.parent / "outside/new"
+    for folder in (repository / "new", outside):
+        folder.mkdir()
+        run_git(folder, "init", "-q")
+    plan = plan_mounts(scope)
+    assert f"{repository}/new/.git/packed-refs" in plan.missing_files
+    shutil.rmtree(repository / "new")
+    (repository / "new").symlink_to(outside)
+    with pytest.raises(NotADirectoryError):
+        prepare_mount_points(plan)
+    assert not (outside / ".git/packed-refs").exists()
 
 
 @pytest.mark.parametrize("name", ["logs/HEAD", "index", "COMMIT_EDITMSG", "ORIG_HEAD", "refs/heads/topic"])

@@ -10,6 +10,7 @@ from retinue.domain.permissions.git_paths import ASIDE_PREFIX
 from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
 from retinue.sandbox.mounts import MountKind, MountPlan
+from retinue.sandbox.reopen import open_folder
 
 _FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER_KINDS = frozenset(
@@ -23,7 +24,7 @@ def prepare_mount_points(plan: MountPlan) -> None:
     No step follows a link, because the agent can write to the folder. Anything in the way below /tmp is renamed.
     """
     for path in plan.missing_files:
-        _create_empty_file(path)
+        _create_empty_file(path, plan.writable_folders)
     if not plan.tmp_source:
         return
     try:
@@ -32,9 +33,16 @@ def prepare_mount_points(plan: MountPlan) -> None:
         raise Failed(f"the folder behind {TMP} cannot be prepared: {error.strerror}") from error
 
 
-def _create_empty_file(path: str) -> None:
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+def _create_empty_file(path: str, trees: tuple[str, ...]) -> None:
+    """Create a file in a folder that another command may be replacing by a link."""
+    parent, _, name = path.rpartition("/")
+    folder = open_folder(parent, trees)
+    try:
+        with suppress(FileExistsError):
+            flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(name, flags, 0o644, dir_fd=folder))
+    finally:
+        os.close(folder)
 
 
 def _make_mount_points(plan: MountPlan) -> None:
