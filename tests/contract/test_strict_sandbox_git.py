@@ -170,6 +170,19 @@ def test_git_does_not_write_through_a_link_that_a_command_made(
     assert target.read_text() == "SECRET"
 
 
+def test_a_new_repository_keeps_its_packed_objects_and_a_command_cannot_destroy_them(
+    scope: Scope, repository: Path, run_in_sandbox: RunInSandbox
+):
+    result = run_in_sandbox(
+        scope, "git clone -q . copy && cd copy && git repack -adq && ls .git/objects/pack"
+    )
+    assert ".pack" in result.output
+    assert run_git(repository / "copy", "fsck", "--strict") == ""
+    run_in_sandbox(scope, "rm -rf copy/.git/objects/pack/*; cd copy; echo x > x; git add x; git commit -qm x")
+    assert run_git(repository / "copy", "log", "--format=%s").startswith("x")
+    assert run_git(repository / "copy", "fsck", "--strict") == ""
+
+
 def test_links_in_a_repository_of_another_name_are_removed(
     scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
 ):

@@ -66,6 +66,18 @@ def test_git_works_in_a_worktree_as_in_a_repository(worktree: WorktreeFixture, r
     assert run_git(worktree.repository, "fsck", "--strict") == ""
 
 
+def test_a_command_in_a_worktree_cannot_destroy_packed_objects(
+    worktree: WorktreeFixture, run_in_sandbox: RunInSandbox
+):
+    run_git(worktree.repository, "gc", "-q")
+    result = run_in_sandbox(
+        worktree.scope(), f"find {worktree.common_dir}/objects -type f -delete 2>/dev/null; {COMMIT}"
+    )
+    assert result.output.endswith("two\none\n"), result.output
+    assert worktree.subjects() == ["two", "one"]
+    assert run_git(worktree.repository, "fsck", "--strict") == ""
+
+
 def test_git_works_in_a_worktree_with_sha256_objects(workspace: Path, run_in_sandbox: RunInSandbox):
     worktree = WorktreeFixture(workspace, "--object-format=sha256")
     result = run_in_sandbox(worktree.scope(), COMMIT)

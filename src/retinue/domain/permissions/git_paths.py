@@ -22,6 +22,8 @@ SHARED_LIVE_FOLDERS = ("objects", "logs/refs/heads", "refs/heads")
 _LOCK_SUFFIX = ".lock"
 _OBJECTS_INFO, _ALTERNATES = "objects/info", ("objects/info/alternates", "objects/info/http-alternates")
 """Git reads objects from the folders that `alternates` names."""
+_OBJECTS_PACK = "objects/pack"
+"""Git moves old objects here, and adds no new ones for a commit: a command could only destroy them."""
 
 _CONTROL_NAMES = frozenset(
     {
@@ -62,7 +64,7 @@ def is_live(relative: str, *, is_folder: bool = False) -> bool:
         return not is_folder
     if not is_folder and relative in _LIVE_FOLDERS:
         return False
-    return _is_below(relative, _LIVE_FOLDERS) and not _is_below(relative, (_OBJECTS_INFO,))
+    return _is_below(relative, _LIVE_FOLDERS) and not _is_below(relative, (_OBJECTS_INFO, _OBJECTS_PACK))
 
 
 def is_moved_aside(relative: str) -> bool:
@@ -89,7 +91,7 @@ def is_control_path(relative: str) -> bool:
     return (
         relative.partition("/")[0] in _CONTROL_NAMES
         or is_operation_state(relative)
-        or _is_below(relative, (_OBJECTS_INFO,))
+        or _is_below(relative, (_OBJECTS_INFO, _OBJECTS_PACK))
     )
 
 
@@ -105,7 +107,9 @@ def is_operation_state(relative: str) -> bool:
 
 def is_inert_in_new_repository(relative: str) -> bool:
     """Return whether git creates this in a new repository and it makes git run nothing."""
-    is_inert = relative.partition("/")[0] in _INERT_NAMES or _is_below(relative, (_OBJECTS_INFO,))
+    is_inert = relative.partition("/")[0] in _INERT_NAMES or _is_below(
+        relative, (_OBJECTS_INFO, _OBJECTS_PACK)
+    )
     return is_inert and relative not in _ALTERNATES
 
 
