@@ -480,6 +480,10 @@ async def _no_files(_: Session) -> Sequence[ResultFile]:
     return ()
 
 
+def _no_patterns(_: str) -> tuple[str, ...]:
+    return ()
+
+
 class SandboxAccess(Struct, frozen=True, kw_only=True):
     """Access to files and shell commands, by scope."""
 
@@ -491,6 +495,8 @@ class SandboxAccess(Struct, frozen=True, kw_only=True):
     """Return the real folder behind a session's /tmp, which need not exist yet."""
     list_tmp_files: Callable[[Session], Awaitable[Sequence[ResultFile]]] = _no_files
     """Return the files in a session's /tmp, with their real paths."""
+    configured_git_paths: Callable[[str], tuple[str, ...]] = _no_patterns
+    """Return patterns of files that the repository around a folder makes git execute or include."""
 
 
 class NewWorktree(Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 import shlex
 
+from git_repository import create_repository, run_git
 from user_machine import UserMachine
 
 from retinue.testing.replies import text_reply, tool_call_reply
@@ -89,3 +90,49 @@ async def test_a_command_changes_creates_and_moves_no_file_that_another_program_
         if (machine.folder / name).is_symlink() or (machine.folder / name).exists()
     ] == []
     assert [(machine.folder / name).read_text() for name in ("Makefile", "model.pth")] == ["x\n"] * 2
+
+
+CONFIGURED = {
+    "core.hooksPath": ("tools/githooks", "tools/githooks/pre-commit"),
+    "include.path": ("../settings/team.gitconfig", "settings/team.gitconfig"),
+    "filter.clean.clean": ("sh ./scripts/clean.sh %f", "scripts/clean.sh"),
+    "diff.odd.textconv": ("scripts/show", "scripts/show"),
+    "alias.ship": ("!'bin/ship it' now && python3 ship.py", "ship.py"),
+}
+"""Settings of a repository, each with a value and a file that git executes or reads because of it."""
+
+
+async def test_what_the_configuration_of_the_repository_makes_git_execute_requires_a_person(
+    machine: UserMachine,
+):
+    """Shows: S11."""
+    machine.write_config(approvals="auto")
+    create_empty_files(machine, [path for _, path in CONFIGURED.values()])
+    create_repository(machine.folder)
+    for name, (value, _) in CONFIGURED.items():
+        run_git(machine.folder, "config", name, value)
+    paths = [path for _, path in CONFIGURED.values()]
+    commands = [f"echo x > {path}; true" for path in paths]
+    script = [
+        tool_call_reply(
+            *(("bash", {"command": each}) for each in [*commands, "mv tools old; echo x > ordinary"])
+        ),
+        tool_call_reply(*(("write", {"path": path, "content": "x"}) for path in paths)),
+        text_reply("Done."),
+    ]
+    async with machine.serve_models(script):
+        run = await machine("run", "--json", "Write it")
+        assert (run.code, run.json["waiting_for"]) == (6, "approval")
+        approvals = (await machine("approvals", "list", "--json")).json
+    assert sorted(each["resource"] for each in approvals) == sorted(
+        str(machine.folder / each) for each in paths
+    )
+    assert all("git obeys this file" in each["reason"] for each in approvals)
+    assert {path: (machine.folder / path).read_text() for path in paths} == dict.fromkeys(paths, "")
+    assert (machine.folder / "ordinary").read_text() == "x\n"
+
+
+def create_empty_files(machine: UserMachine, paths: list[str]) -> None:
+    for each in paths:
+        (machine.folder / each).parent.mkdir(parents=True, exist_ok=True)
+        (machine.folder / each).touch()

@@ -43,6 +43,7 @@ from retinue.ledger.ledger import SqliteLedger
 from retinue.providers.retry import RetryingProvider
 from retinue.providers.retry_policy import retry_settings
 from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sandbox.git.configured_paths import configured_git_paths
 from retinue.sandbox.git.worktrees import Worktrees
 from retinue.sandbox.private_tmp import list_tmp_files
 from retinue.worker.clock import system_clock
@@ -133,6 +134,7 @@ def build_context(
             detect_level=sandbox.level,
             tmp_folder_for=lambda session: f"{tmp}/{session.id}",
             list_tmp_files=lambda session: list_tmp_files(f"{tmp}/{session.id}"),
+            configured_git_paths=configured_git_paths,
         ),
         worktrees=WorktreeAccess(
             create=worktrees.create,

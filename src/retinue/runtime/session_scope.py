@@ -79,6 +79,7 @@ def scope_inputs(session: Session, context: RuntimeContext, *, run: Run | None) 
         git_dir=workspace.git_dir,
         writable=workspace.writable,
         tmp_folder=context.sandbox.tmp_folder_for(session),
+        configured_git_paths=context.sandbox.configured_git_paths(workspace.root),
         is_child=not session.is_top_level,
         depth=session.depth if run is None else max(session.depth, run.depth),
         max_depth=min(context.limits.max_depth, MAX_CONFIGURABLE_DEPTH),

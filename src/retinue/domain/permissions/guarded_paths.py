@@ -475,8 +475,8 @@ _ONLY_AT_ROOT = frozenset(each.pattern for each in GUARDED_PATH_TABLE if each.on
 
 
 def guarding_program(pattern: str) -> str:
-    """Return the program that obeys the files of a pattern."""
-    return _PROGRAMS.get(pattern, "other programs")
+    """Return the program that obeys the files of a pattern; a pattern outside the table is from git's configuration."""
+    return _PROGRAMS.get(pattern, "git")
 
 
 @lru_cache(maxsize=16)

@@ -9,6 +9,7 @@ from retinue.domain.agent import Agent, PathPatterns, Role
 from retinue.domain.ceiling import Ceiling, OperatorPolicy, parse_ceiling
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.permissions.git_paths import common_git_dir, program_settings
+from retinue.domain.permissions.guarded_paths import GUARDED_PATHS
 from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
 from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import Globs, Rule, absolute_patterns, subtree_pattern
@@ -24,6 +25,8 @@ class ScopeInputs(Struct, frozen=True, kw_only=True):
     workspace_label: str = ""
     is_worktree: bool = False
     git_dir: str = ""
+    configured_git_paths: Globs = ()
+    """What the repository's configuration makes git execute or include."""
     writable: bool = True
     tmp_folder: str = ""
     is_child: bool = False
@@ -89,6 +92,9 @@ def _compute_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy) ->
         preapproved_writes=preapproved,
         deny=absolute_patterns((*(paths.deny or ()), *policy.deny_paths), root),
         closed_paths=_closed_paths(inputs),
+        guarded_paths=GUARDED_PATHS + inputs.configured_git_paths
+        if inputs.configured_git_paths
+        else GUARDED_PATHS,
         retinue_paths=policy.retinue_paths,
         root=root,
         is_worktree=inputs.is_worktree,
