@@ -520,7 +520,9 @@ async def delete_temporary_session(delivery: Delivery, context: RuntimeContext) 
         if run is not None:
             with suppress(NotFound):
                 session = await context.store.find(run.transcript_path)
-                folder_in_trash = await context.store.delete(session, at=run.ended_at)
+                folder = await context.store.delete(session, at=run.ended_at)
+                # The folder of a top-level session contains branches; its runs keep the old path.
+                folder_in_trash = "" if session.is_top_level else folder
         await context.ledger.write(step)
 
 

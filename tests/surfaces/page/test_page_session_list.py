@@ -237,7 +237,7 @@ async def test_removing_the_words_everywhere_leaves_them_in_no_file_of_the_home_
 
 
 async def test_clearing_for_good_names_a_branch_that_may_have_copies(daemon: PageDaemon):
-    session = await daemon.create_session("executor", name="To clear")
+    session = await daemon.create_session("executor", name="To clear a branch")
     session_id = session["session_id"]
     task = daemon.script_task("Say quixotic.", text_reply("I say quixotic."))
     await daemon.send_message(session_id, task)
