@@ -18,7 +18,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def found(repository: Path) -> list[str]:
+def guarded_names(repository: Path) -> list[str]:
     return sorted(each.removeprefix(f"{repository}/") for each in configured_git_paths(str(repository)))
 
 
@@ -44,7 +44,7 @@ def found(repository: Path) -> list[str]:
 def test_settings_name_files_in_the_repository(repository: Path, name: str, value: str, expected: list[str]):
     run_git(repository, "config", name, value)
     escaped = [each.replace("\\ ", " ") for each in expected]
-    assert found(repository) in (expected, escaped)
+    assert guarded_names(repository) in (expected, escaped)
 
 
 def test_unusual_spellings_are_read_as_git_reads_them(repository: Path):
@@ -55,13 +55,13 @@ def test_unusual_spellings_are_read_as_git_reads_them(repository: Path):
     )
     assert run_git(repository, "config", "core.hooksPath") == "scripts/h"
     assert run_git(repository, "config", 'diff.x"y.textconv') == "scripts/a.sh"
-    assert found(repository) == ["scripts/a.sh", "scripts/h/**"]
+    assert guarded_names(repository) == ["scripts/a.sh", "scripts/h/**"]
 
 
 def test_a_changed_configuration_counts_at_once_and_a_folder_inside_has_the_same(repository: Path):
-    assert found(repository) == []
+    assert guarded_names(repository) == []
     run_git(repository, "config", "core.hooksPath", "scripts/hooks")
-    assert found(repository) == ["scripts/hooks/**"]
+    assert guarded_names(repository) == ["scripts/hooks/**"]
     assert configured_git_paths(str(repository / "scripts")) == configured_git_paths(str(repository))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.storage.search_path import find_executable
+from retinue.search_path import find_executable
 
 
 @pytest.mark.parametrize("entry", [".", "", "bin", "./bin", "../work/bin"])

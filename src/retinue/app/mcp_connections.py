@@ -11,7 +11,7 @@ from retinue.mcp.connection import McpConnection
 from retinue.mcp.http_transport import HttpMcpClient
 from retinue.mcp.stdio_transport import StdioMcpClient
 from retinue.sandbox.line_process import build_environment, start_line_process
-from retinue.storage.search_path import find_executable
+from retinue.search_path import find_executable
 
 ToolChangeCallback = Callable[[str, ToolComparison], None]
 

@@ -16,7 +16,7 @@ from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.domain.session import Session, pinned_first, session_as_json
 from retinue.domain.transcript import Message, entry_as_json
 from retinue.errors import Failed, UsageError
-from retinue.storage.search_path import find_executable
+from retinue.search_path import find_executable
 
 EMPTY_LIST_NOTE = 'No sessions yet. Start one with "retinue run TEXT".'
 

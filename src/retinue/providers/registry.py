@@ -18,7 +18,7 @@ from retinue.providers.interface import (
     own_base_url,
     server_access,
 )
-from retinue.storage.search_path import find_executable
+from retinue.search_path import find_executable
 
 
 def provider_factories(

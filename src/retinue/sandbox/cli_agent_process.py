@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from retinue.errors import Failed
 from retinue.sandbox.mounts import SYSTEM_FOLDERS, Mount, MountKind, MountPlan
-from retinue.storage.search_path import absolute_entries
+from retinue.search_path import absolute_entries
 
 AGENT_HOME = "/run/home"
 """Path of the agent's own home inside the sandbox; it does not exist on the machine."""

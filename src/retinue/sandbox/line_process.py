@@ -14,7 +14,7 @@ from retinue.errors import Failed
 from retinue.sandbox.landlock import launcher_command
 from retinue.sandbox.launcher import descendant_pids
 from retinue.sandbox.shell import INHERITED_VARIABLES
-from retinue.storage.search_path import absolute_entries
+from retinue.search_path import absolute_entries
 
 MAX_LINE_BYTES = 8_000_000
 """Bytes of one line: a program that writes a longer one is ended."""

@@ -16,7 +16,7 @@ from retinue.app.run_options import RunOptions
 from retinue.domain.providers import MODEL_APIS
 from retinue.errors import BUG_MESSAGE
 from retinue.isolated_python import inherited_environment, module_command
-from retinue.storage.search_path import find_executable
+from retinue.search_path import find_executable
 from retinue.torture.counted_tools import EFFECTS_FILE, EFFECTS_VARIABLE, LINE_BYTES
 from retinue.torture.home_reader import LedgerRows, read_ledger
 from retinue.torture.scenario import (

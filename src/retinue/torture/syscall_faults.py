@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.errors import Failed
-from retinue.storage.search_path import find_executable
+from retinue.search_path import find_executable
 from retinue.torture.environment import POLL_SECONDS, TortureEnvironment
 from retinue.torture.invariants import InvariantReport, check_invariants
 from retinue.torture.random_kills import KillCycle

@@ -20,7 +20,7 @@ from retinue.domain.model_turn import Model
 from retinue.errors import BadConfig, DiskError, Failed, NotFound
 from retinue.isolated_python import inherited_environment, module_command
 from retinue.providers.interface import ListedModel, ListedWeights, ProviderSettings
-from retinue.storage.search_path import find_executable
+from retinue.search_path import find_executable
 
 LIBRARY = "xllamacpp"
 LIBRARY_MISSING = "the library for local models is not installed. Run: pip install 'retinue[local]'"
