@@ -189,6 +189,41 @@ async def test_a_daemon_records_the_end_of_a_stopped_run_once_the_disk_works_aga
     assert (code, machine.run_row()["status"]) == (0, "done")
 
 
+async def test_a_run_whose_ledger_cannot_be_read_is_stopped_by_the_disk_and_not_by_damage(
+    machine: BrokenMachine,
+):
+    ledger = machine.environment.home / "ledger.db"
+    code, shown, messages = await machine.run(
+        *RUN, wrapper=failing("pread64:error=EIO:when=5+", "-P", str(ledger))
+    )
+    assert code == 1
+    assert shown.get("reason") == "disk" or shown["error"]["code"] == "disk_error"
+    assert "doctor" not in messages
+    assert len(machine.requests) < TURNS
+
+
+@pytest.mark.parametrize("command", [("serve",), ("doctor", "--repair")])
+@pytest.mark.parametrize("when", ["4", "4+"])
+async def test_a_ledger_that_the_disk_cannot_read_is_not_replaced(
+    machine: BrokenMachine, command: tuple[str, ...], when: str
+):
+    """SQLite reports a read that fails as damage, and a damaged ledger is replaced by an empty one."""
+    code, shown, _ = await machine.run(*RUN)
+    assert code == 0, shown
+    ledger = machine.environment.home / "ledger.db"
+    process = await machine.environment.start_command(
+        *command, wrapper=failing(f"pread64:error=EIO:when={when}", "-P", str(ledger))
+    )
+    if command == ("serve",):
+        await machine.environment.wait_for_daemon(process)
+        await machine.environment.kill_process(process)
+    else:
+        await machine.environment.wait_for_exit(process)
+
+    assert sorted(each.name for each in ledger.parent.glob("ledger.db.damaged*")) == []
+    assert machine.run_row()["id"] == shown["run_id"]
+
+
 @pytest.mark.parametrize("fault", ["pread64:error=EIO", "fsync:error=EIO"])
 async def test_a_conversation_that_cannot_be_read_or_synced_stops_its_run_with_the_reason_disk(
     machine: BrokenMachine, fault: str

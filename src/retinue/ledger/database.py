@@ -6,7 +6,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +33,7 @@ _SCHEMA_FOLDER = Path(__file__).with_name("schema")
 _BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _CORRUPTION_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _MIN_FREE_BYTES = 64 * 1024
+_READ_BYTES = 1 << 20
 _DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The disk is full, the user's quota is used up, or the process's file size limit is reached."""
 _DISK_ERROR_MESSAGES = {
@@ -116,7 +117,56 @@ def is_busy_error(error: Exception) -> bool:
 
 def is_disk_failure(error: Exception, path: Path) -> bool:
     """Return True if the disk failed to read or write; a full disk is no failure."""
-    return _primary_error_code(error) == sqlite3.SQLITE_IOERR and not _is_disk_full(path)
+    code = _primary_error_code(error)
+    if code in _CORRUPTION_CODES:
+        return _is_intact(path)
+    return code == sqlite3.SQLITE_IOERR and not _is_disk_full(path)
+
+
+def is_damage_error(error: Exception) -> bool:
+    """Return True if SQLite calls the file damaged; a read that fails with EIO looks like that too."""
+    code = _primary_error_code(error)
+    return code is None or code in _CORRUPTION_CODES
+
+
+def check_readable(path: Path) -> None:
+    """Read the whole file and its log.
+
+    The descriptors stay open: closing one would drop this process's locks on the file.
+
+    Raises:
+        DiskError: The disk fails to read them.
+    """
+    try:
+        for file in (path, path.with_name(f"{path.name}-wal")):
+            if file == path or file.exists():
+                status = file.stat()
+                descriptor = _kept_descriptor(os.fspath(file), status.st_dev, status.st_ino)
+                for start in range(0, status.st_size, _READ_BYTES):
+                    os.pread(descriptor, _READ_BYTES, start)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _disk_read_error(path, error.strerror) from error
+
+
+def _is_intact(path: Path) -> bool:
+    """Return True if a file that SQLite called damaged is not: the disk failed to read it, now or just before."""
+    if not path.is_file():
+        return False
+    try:
+        check_readable(path)
+        with closing(sqlite3.connect(database_uri(path), uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
+            return connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+    except DiskError:
+        return True
+    except sqlite3.Error:
+        return False
+
+
+@cache
+def _kept_descriptor(path: str, _device: int, _inode: int) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def verify_disk(connection: sqlite3.Connection, path: Path) -> None:
@@ -148,6 +198,8 @@ def translate_sqlite_error(error: sqlite3.Error, path: Path) -> RetinueError:
         if code == sqlite3.SQLITE_IOERR:
             advice = f". {DISK_ADVICE}"
         return DiskError(f"{path}: {_DISK_ERROR_MESSAGES[code]} ({error}){advice}", is_full=full)
+    if code in _CORRUPTION_CODES and _is_intact(path):
+        return _disk_read_error(path, error)
     if code in _CORRUPTION_CODES or code is None:
         return damaged_file_error(path, "the ledger", error)
     return Failed(f"{path}: the ledger cannot execute a statement ({error})")
@@ -179,6 +231,10 @@ def _probe_file_growth(path: Path) -> None:
         os.pwrite(descriptor, bytes(_MIN_FREE_BYTES), size)
     finally:
         os.close(descriptor)
+
+
+def _disk_read_error(path: Path, error: object) -> DiskError:
+    return DiskError(f"{path}: the disk failed to read the ledger ({error}). {DISK_ADVICE}")
 
 
 def damaged_file_error(path: Path, thing: str, error: Exception) -> Unreadable:

@@ -11,7 +11,6 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,7 +94,9 @@ class SqliteLedger:
         """A step has already been run in the current iteration of the event loop."""
         self._data_version = -1
         self._must_verify = False
-        """A commit failed because of the disk: before the file is used again, all of it must reach the disk."""
+        """The disk failed: before the file is used again, all of it must reach the disk."""
+        self._read_failure: sqlite3.Error | None = None
+        """The disk failed to read during a commit."""
         self._read_transaction: ReadOnlyTransaction | None = None
         """The read transaction shared by all reads in the current iteration of the event loop."""
 
@@ -142,6 +143,7 @@ class SqliteLedger:
             attempt, last_error = 0, error
         while True:
             if not is_busy_error(last_error) or time.monotonic() >= deadline:
+                self._stop_if_disk_failed(last_error)
                 raise translate_sqlite_error(last_error, self.path) from last_error
             await asyncio.sleep(_retry_delay_s(attempt))
             attempt += 1
@@ -173,8 +175,10 @@ class SqliteLedger:
         previous_version, self._data_version = self._data_version, -1
         self._end_read()
         if self._connections is not None:
-            with suppress(sqlite3.Error):
+            try:
                 self._data_version = self._reader.execute("PRAGMA data_version").fetchone()[0]
+            except sqlite3.Error as error:
+                self._stop_if_disk_failed(error)
         return self._data_version == -1 or self._data_version != previous_version
 
     async def close(self) -> None:
@@ -323,7 +327,8 @@ class SqliteLedger:
     def _finish_batch(self, batch: _Batch, error: Exception | None) -> None:
         """Call the listeners, then resolve the futures, so that resumed callers can join the next batch."""
         self._end_read()
-        if error is not None and is_disk_failure(error, self.path):
+        read_failure, self._read_failure = self._read_failure, None
+        if read_failure is not None or (error is not None and is_disk_failure(error, self.path)):
             self._discard_connections()
         try:
             for pending in batch.pending_steps if error is None else ():
@@ -336,14 +341,24 @@ class SqliteLedger:
             for pending in batch.pending_steps:
                 _resolve_future(pending, pending.error or error, self.path)
             if self._pending_steps and self._connections is None:
-                self._finish_batch(_Batch(pending_steps=self._take_pending_steps(), deadline=0), error)
+                self._finish_batch(
+                    _Batch(pending_steps=self._take_pending_steps(), deadline=0), error or read_failure
+                )
             elif self._pending_steps:
                 asyncio.get_running_loop().call_soon(self._start_batch)
             else:
                 self._idle.set()
 
+    def _stop_if_disk_failed(self, error: sqlite3.Error) -> None:
+        """After a read that failed, close the file as after a failed sync; a commit in progress is finished first."""
+        if is_disk_failure(error, self.path):
+            if not self._idle.is_set():
+                self._read_failure = error
+            elif self._connections is not None:
+                self._discard_connections()
+
     def _discard_connections(self) -> None:
-        """Close both connections after a failed sync; the next use opens the file anew and verifies it.
+        """Close both connections after a disk failure; the next use opens the file anew and verifies it.
 
         Until the disk works again, every step and every read raises DiskError, so that no run continues whose state
         cannot be saved.

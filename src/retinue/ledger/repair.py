@@ -11,7 +11,9 @@ from pathlib import Path
 from retinue.errors import DiskError, SessionLocked, Unreadable
 from retinue.ledger.database import (
     BUSY_TIMEOUT_S,
+    check_readable,
     database_uri,
+    is_damage_error,
     latest_schema_version,
     translate_sqlite_error,
 )
@@ -27,12 +29,20 @@ _LOCK_LENGTH = 512
 
 
 def find_damage(path: Path) -> str | None:
-    """Read every page and row and describe what is damaged; None if the file is sound or missing."""
+    """Read every page and row and describe what is damaged; None if the file is sound or missing.
+
+    Raises:
+        DiskError: The disk failed to read the file, so that it is unknown whether it is damaged.
+    """
     return _check_database(path, lambda connection: _page_damage(connection) or _row_damage(connection, path))
 
 
 def find_page_damage(path: Path) -> str | None:
-    """Describe damaged pages without decoding the rows (fast); None if there are none."""
+    """Describe damaged pages without decoding the rows (fast); None if there are none.
+
+    Raises:
+        DiskError: The disk failed to read the file.
+    """
     return _check_database(path, lambda connection: _page_damage(connection, "quick_check"))
 
 
@@ -72,14 +82,21 @@ def damaged_files(path: Path) -> list[Path]:
 def _check_database(path: Path, check: Callable[[sqlite3.Connection], str | None]) -> str | None:
     if not path.is_file():
         return None
+    if _check_once(path, check) is None:
+        return None
+    # A read that failed looks like damage. An intact file must not be replaced because of that.
+    check_readable(path)
+    return _check_once(path, check)
+
+
+def _check_once(path: Path, check: Callable[[sqlite3.Connection], str | None]) -> str | None:
     try:
         with closing(_connect(path)) as connection:
             return check(connection)
     except sqlite3.Error as error:
-        translated = translate_sqlite_error(error, path)
-        if isinstance(translated, Unreadable):
+        if is_damage_error(error):
             return str(error)
-        raise translated from error
+        raise translate_sqlite_error(error, path) from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
