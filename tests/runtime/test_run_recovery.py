@@ -17,6 +17,8 @@ from retinue.errors import Refused, SessionLocked
 from retinue.interfaces import Call, Tool, Transaction
 from retinue.runtime import recovery, run_control
 from retinue.runtime.crash_suspects import resume_orphaned_runs
+from retinue.runtime.open_conversation import LOCK_RETRIES, LOCK_RETRY_SECONDS
+from retinue.storage.file_lock import session_lock
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 from retinue.worker.clock import system_clock
@@ -434,3 +436,14 @@ async def test_messages_of_one_session_keep_their_order_after_a_crash(runtime: R
         kinds = await process.context.ledger.read(event_kinds)
         assert kinds.count("text.discarded") == 1
         assert "run.started" in kinds[kinds.index("text.discarded") :]
+
+
+async def test_a_run_waits_while_another_process_has_its_session_locked(runtime: RuntimeFixture):
+    async with runtime.open(text_reply("Done.")) as process:
+        session = await process.create_session()
+        with session_lock(session.path):
+            run = await process.submit("Wait for it.", session=session)
+            await asyncio.sleep(2 * LOCK_RETRIES * LOCK_RETRY_SECONDS)
+            assert (await process.reload(run)).status is Status.RUNNING
+        run = await process.wait(run)
+        assert (run.status, run.text) == (Status.DONE, "Done.")

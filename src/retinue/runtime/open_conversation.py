@@ -14,6 +14,8 @@ from retinue.runtime.run_attempt import RunAttempt
 
 LOCK_RETRIES = 20
 LOCK_RETRY_SECONDS = 0.05
+RUN_LOCK_RETRIES = 1200
+"""Retries of a run that was accepted: it fails only if its session stays locked for a minute."""
 
 
 class OpenConversation:
@@ -45,17 +47,19 @@ class OpenConversation:
     async def _open_with_retry(self, session: Session) -> Conversation:
         """Open the conversation.
 
-        The ledger assigned the session to this run, so another holder of the folder's lock only reads it.
+        The ledger assigned the session to this run, so another holder of the folder's lock releases it soon.
         """
-        self._manager, conversation = await enter_with_retry(session, self._attempt.context)
+        self._manager, conversation = await enter_with_retry(
+            session, self._attempt.context, retries=RUN_LOCK_RETRIES
+        )
         return conversation
 
 
 async def enter_with_retry(
-    session: Session, context: RuntimeContext
+    session: Session, context: RuntimeContext, *, retries: int = LOCK_RETRIES
 ) -> tuple[AbstractAsyncContextManager[Conversation], Conversation]:
-    """Open a conversation, retrying briefly if it is locked; the caller exits the returned context manager."""
-    retries_left = LOCK_RETRIES
+    """Open a conversation, retrying if it is locked; the caller exits the returned context manager."""
+    retries_left = retries
     while True:
         manager = context.store.open(session)
         try:
