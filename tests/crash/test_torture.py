@@ -24,7 +24,7 @@ from retinue.testing.fake_model_server import FakeModelServer
 from retinue.torture.counted_tools import EFFECTS_FILE
 from retinue.torture.environment import TortureEnvironment
 from retinue.torture.fake_model import FakeModel, ModelRequest
-from retinue.torture.injuries import TORN_ENTRY
+from retinue.torture.injuries import TORN_ENTRY, kill_shell_commands
 from retinue.torture.invariants import STOPPED_RESULT, Invariant, InvariantReport, Statistic, check_invariants
 from retinue.torture.random_kills import KillCycle, kill_commands_repeatedly
 from retinue.torture.scenario import COMMANDS_FILE, FULL_TREE
@@ -126,6 +126,7 @@ def home(finished_home: TortureHome, tmp_path: Path) -> TortureHome:
     shutil.copytree(finished.root, root, symlinks=True)
     environment = TortureEnvironment(root, finished.url)
     environment.trees, environment.denied_calls = finished.trees, finished.denied_calls
+    environment.allowed_calls = set(finished.allowed_calls)
     return TortureHome(environment, list(finished_home.requests))
 
 
@@ -253,6 +254,18 @@ async def remove_worktree(home: TortureHome) -> None:
     path.write_text(re.sub(r'"root": *"[^"]*"', '"root":"/nowhere"', path.read_text()))
 
 
+async def forget_approval(home: TortureHome) -> None:
+    home.environment.allowed_calls.pop()
+
+
+async def count_turn_twice(home: TortureHome) -> None:
+    def step(tx: Transaction) -> None:
+        run = next(run for run in tx.find_runs() if run.agent == "one")
+        tx.update_run(replace(run, turns=run.turns + 1))
+
+    await home.write_ledger(step)
+
+
 async def remove_command_line(home: TortureHome) -> None:
     (home.environment.work_dir / COMMANDS_FILE).write_text("")
 
@@ -320,6 +333,8 @@ VIOLATIONS: list[tuple[Callable[[TortureHome], Awaitable[None]], Invariant]] = [
     (close_delegation_call, Invariant.EFFECTS_LOST),
     (remove_command_line, Invariant.EFFECTS_LOST),
     (repeat_command, Invariant.EFFECTS_REPEATED),
+    (forget_approval, Invariant.EFFECTS_UNAPPROVED),
+    (count_turn_twice, Invariant.COUNTS_WRONG),
     (forget_effect_end, Invariant.EFFECTS_MISREPORTED),
     (repeat_final_reply, Invariant.TURNS_REPEATED),
     (add_torn_entry, Invariant.SESSIONS_UNREADABLE),
@@ -340,7 +355,7 @@ async def test_every_invariant_detects_its_violation(
 
 
 def test_every_invariant_is_tested():
-    tested_below = {Invariant.RUNS_SUSPENDED, Invariant.EFFECTS_UNSYNCED}
+    tested_below = {Invariant.RUNS_SUSPENDED, Invariant.EFFECTS_UNSYNCED, Invariant.LOCKS_IGNORED}
     assert {invariant for _, invariant in VIOLATIONS} | tested_below == set(Invariant)
 
 
@@ -384,6 +399,31 @@ async def test_suspending_a_run_that_made_progress_between_kills_is_a_violation(
     report = await cycle.check()
     assert (Invariant.RUNS_SUSPENDED in report.violations) is is_violation
     assert report.counts[Statistic.RUNS_SUSPENDED] == (0 if is_violation else 1)
+
+
+async def test_writing_a_session_that_another_process_has_locked_is_a_violation(home: TortureHome):
+    cycle = KillCycle(environment=home.environment, model=FakeModel(1), rng=random.Random(1))
+    cycle.model.requests += home.requests
+    cycle.changed_locked_sessions.append(home.file("four"))
+    assert Invariant.LOCKS_IGNORED in (await cycle.check()).violations
+
+
+async def test_a_killed_shell_command_is_found_and_its_tree_continues(tmp_path: Path):
+    model = FakeModel(1, max_delay_s=0)
+    async with FakeModelServer(model) as server:
+        environment = TortureEnvironment(tmp_path / "ground", server.url)
+        environment.create_repository()
+        cycle = KillCycle(environment=environment, model=model, rng=random.Random(1))
+        process = await environment.start_command("serve")
+        await environment.start_trees(f"{FULL_TREE}-0")
+        while not (killed := kill_shell_commands(environment.work_dir)):
+            await cycle.answer_approvals()
+        environment.killed_commands += killed
+        await cycle.wait_until_idle(process)
+        await environment.kill_process(process)
+        report = await cycle.check()
+    assert report.violations == {}
+    assert sum(environment.command_counts().values()) < 3  # five runs three, and one was killed
 
 
 TRACED_RUN = """

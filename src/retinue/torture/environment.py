@@ -50,6 +50,8 @@ class TortureEnvironment:
     """Error outputs of processes that ran out of memory, which may contain a traceback."""
     denied_calls: set[str] = field(default_factory=set[str])
     """Calls whose approval this test denied."""
+    allowed_calls: set[str] = field(default_factory=set[str])
+    """Calls that this test approved."""
     resumed_runs: set[str] = field(default_factory=set[str])
     """Runs that were suspended because this test killed them again and again; their open calls were closed,
     except those that delegate."""
@@ -207,7 +209,7 @@ class TortureEnvironment:
         return Counter(line.split()[-1] for line in self._lines(EFFECTS_FILE))
 
     def command_counts(self) -> Counter[str]:
-        """Count the shell commands that ran to their end, by the position in the tree."""
+        """Count the shell commands that ran to their end, by their argument."""
         return Counter(self._lines(COMMANDS_FILE))
 
     def _lines(self, name: str) -> list[str]:

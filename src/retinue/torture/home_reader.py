@@ -34,6 +34,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     tool: str = ""
     call_count: int = 0
     """Number of tool calls that a reply announces."""
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
@@ -60,6 +62,8 @@ class RunRow(Struct, frozen=True, kw_only=True):
     key: str
     """The key of its request; begins with `resume:` for the continuation of an ended run."""
     text: str
+    counts: tuple[int, int, int, int]
+    """Turns, tool calls, and tokens in and out."""
 
     @property
     def is_live(self) -> bool:
@@ -146,6 +150,12 @@ def completed_calls_by_run(home: Path) -> Mapping[str, int]:
     return counts
 
 
+def session_files_by_id(home: Path) -> Mapping[str, Path]:
+    """Return the session.md of each session."""
+    files = ((path, parse_session_file(path.read_bytes())[0]) for path in _session_files(home))
+    return {head["id"]: path for path, head in files if "id" in head}
+
+
 def read_ledger(home: Path, *, check: bool = False) -> LedgerRows:
     """Return the rows of the ledger; none if there is no ledger yet.
 
@@ -189,6 +199,7 @@ def _select_rows(connection: sqlite3.Connection) -> LedgerRows:
             source=row["source"],
             key=row["ask_key"],
             text=row["text"],
+            counts=(row["turns"], row["tool_calls"], row["input_tokens"], row["output_tokens"]),
         )
         for row in connection.execute("SELECT * FROM runs ORDER BY created_at, id")
     ]
@@ -305,6 +316,8 @@ def _make_entry(marker: re.Match[bytes], attributes: Mapping[str, str], body: by
         ok=marker[1] != b"result" or b" failed " not in marker[2],
         tool=attributes.get("tool", ""),
         call_count=int(attributes.get("calls", "0")),
+        input_tokens=int(attributes.get("in", "0")),
+        output_tokens=int(attributes.get("out", "0")),
     )
 
 

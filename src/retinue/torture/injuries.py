@@ -1,11 +1,12 @@
 """Faults other than killing the process that executes runs, each injected when the caller chooses."""
 
+import fcntl
 import os
 import random
 import resource
 import signal
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Injury(StrEnum):
     MEMORY = "memory limited"
     TORN_TAIL = "torn entry"
     TWO_RESUMERS = "two processes resume"
+    LOCKED_SESSION = "session locked by another process"
 
 
 def kill_shell_commands(workspace: Path) -> int:
@@ -35,15 +37,28 @@ def kill_shell_commands(workspace: Path) -> int:
     Git, which creates worktrees, runs in a sandbox too and is not killed.
     """
     killed = 0
-    for pid in _processes():
-        arguments = _command_line(pid)
-        command_line = b"\0".join(arguments)
-        is_sandbox = bool(arguments) and arguments[0].endswith(b"bwrap")
-        if is_sandbox and os.fsencode(workspace) in command_line and COMMAND_SCRIPT.encode() in command_line:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-                killed += 1
+    for sandbox in {_outermost_sandbox(pid) for pid in _processes() if _is_shell_command(pid, workspace)}:
+        with suppress(ProcessLookupError):
+            os.kill(sandbox, signal.SIGKILL)
+            killed += 1
     return killed
+
+
+def _is_shell_command(pid: int, workspace: Path) -> bool:
+    """Recognise a command by its folder: the arguments of its sandbox name neither the folder nor the mounts."""
+    try:
+        folder = Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:
+        return False
+    return folder == workspace and any(COMMAND_SCRIPT.encode() in each for each in _arguments(pid))
+
+
+def _outermost_sandbox(pid: int) -> int:
+    """Return the first process of the sandbox that a process runs in, or the process itself without one."""
+    parent = _parent(pid)
+    while parent is not None and _arguments(parent)[:1] and _arguments(parent)[0].endswith(b"bwrap"):
+        pid, parent = parent, _parent(parent)
+    return pid
 
 
 def limit_memory(pid: int, rng: random.Random) -> bool:
@@ -77,12 +92,31 @@ def _ends_complete(path: Path) -> bool:
     return bool(entries) and not problems and b" n=" in last_line
 
 
+@contextmanager
+def locked_session(folder: Path) -> Generator[None]:
+    """Lock a session's folder for the length of a block, as a process does that has the session open."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _processes() -> Iterable[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
 
-def _command_line(pid: int) -> list[bytes]:
+def _arguments(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+    except OSError:
+        return None
+    return int(fields.split()[1])

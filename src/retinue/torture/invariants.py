@@ -3,6 +3,7 @@
 They are checked against what was observed from outside, with a reader that shares no code with the product.
 """
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,11 +27,13 @@ from retinue.torture.scenario import (
 )
 
 COUNTED_TOOLS = ("mark", "sign")
+APPROVED_TOOL = "sign"
 DELEGATION_TOOLS = ("agent", "spawn_subagent", "sessions_spawn", "PersistentAgent")
 """Tools whose calls are repeated when a person resumes their run, and get the results of their sub-agents."""
 UNKNOWN_OUTCOME = "Outcome unknown"
 STOPPED_RESULT = "No result: the run was stopped before this call finished."
 """Text in the result of a call whose process died before the call ended."""
+COMMAND_SUCCEEDED = "[exit 0,"
 CONTINUATION_PREFIX = "resume:"
 """Begins the key of a run that continues an ended one."""
 WAKE_SOURCE = "wake"
@@ -49,9 +52,12 @@ class Invariant(StrEnum):
     EFFECTS_REPEATED = "side effects repeated"
     EFFECTS_MISREPORTED = "side effects misreported"
     EFFECTS_LOST = "expected effects missing"
+    EFFECTS_UNAPPROVED = "side effects without approval"
     EFFECTS_UNSYNCED = "side effects before a sync"
     ANNOUNCEMENTS_WRONG = "announcements lost or duplicated"
+    COUNTS_WRONG = "runs with wrong counts"
     CHILDREN_DUPLICATED = "children started twice"
+    LOCKS_IGNORED = "locked sessions written"
     SESSIONS_UNREADABLE = "sessions unreadable"
     LEDGER_DAMAGED = "ledgers damaged"
     FOLDERS_INCOMPLETE = "session folders incomplete"
@@ -121,6 +127,8 @@ async def check_invariants(
     _check_nothing_lost(observed, requests, report)
     _check_turns_not_repeated(observed, requests, faults, report)
     _check_effects(observed.home, environment.effect_counts(), report)
+    _check_approvals(observed.home, environment, report)
+    _check_counts(observed, report)
     _check_commands(environment.command_counts(), report)
     _check_announcements(observed, report, errors_injected=errors_injected)
     for tree in environment.trees:
@@ -230,8 +238,8 @@ def _check_tree_complete(
         for call in calls:
             if problem := _failed_call(call, results.get(call.id), environment):
                 report.add_violation(Invariant.EFFECTS_LOST, f"{position}: {problem}")
-            elif call.tool == "bash" and results[call.id].ok and not environment.killed_commands:
-                _check_command_ran(position, environment.command_counts(), report)
+            elif call.tool == "bash" and COMMAND_SUCCEEDED in results[call.id].text:
+                _check_command_ran(position, call, environment.command_counts(), report)
         if "write" in tools:
             _check_note(position, observed.home.sessions[session_id].workspace, report)
 
@@ -253,9 +261,11 @@ def _failed_call(call: Entry, result: Entry | None, environment: TortureEnvironm
     return "" if result.ok or is_excused else f"call {call.id} of {call.tool} failed: {result.text[:160]}"
 
 
-def _check_command_ran(position: str, commands: Counter[str], report: InvariantReport) -> None:
-    if not commands[position]:
-        report.add_violation(Invariant.EFFECTS_LOST, f"the command of {position} left no line")
+def _check_command_ran(position: str, call: Entry, commands: Counter[str], report: InvariantReport) -> None:
+    """Check that a command that succeeded left its line; one that was killed must not be reported as successful."""
+    argument = json.loads(call.text)["command"].split()[-1]
+    if not commands[argument]:
+        report.add_violation(Invariant.EFFECTS_LOST, f"the command {argument} of {position} left no line")
 
 
 def _check_note(position: str, workspace: str, report: InvariantReport) -> None:
@@ -266,9 +276,9 @@ def _check_note(position: str, workspace: str, report: InvariantReport) -> None:
 
 
 def _check_commands(commands: Counter[str], report: InvariantReport) -> None:
-    for position, count in commands.items():
+    for argument, count in commands.items():
         if count > 1:
-            report.add_violation(Invariant.EFFECTS_REPEATED, f"the command of {position} ran {count} times")
+            report.add_violation(Invariant.EFFECTS_REPEATED, f"the command {argument} ran {count} times")
 
 
 def _check_nothing_lost(
@@ -392,6 +402,33 @@ def _check_reported_outcome(result: Entry, count: int, recorded_state: str, repo
         problem = f"ran, but is reported as: {result.text[:120]}"
     if problem:
         report.add_violation(Invariant.EFFECTS_MISREPORTED, f"call {result.id} {problem}")
+
+
+def _check_approvals(home: HomeContents, environment: TortureEnvironment, report: InvariantReport) -> None:
+    """Check that each side effect that requires approval was approved itself; an approval counts for one call."""
+    effects = environment.effect_counts()
+    for session in home.sessions.values():
+        for call in session.entries:
+            if call.tool == APPROVED_TOOL and effects[call.id] and call.id not in environment.allowed_calls:
+                report.add_violation(Invariant.EFFECTS_UNAPPROVED, f"call {call.id} ran without approval")
+
+
+def _check_counts(observed: _ObservedHome, report: InvariantReport) -> None:
+    """Check that the ledger counts the turns, calls and tokens of each finished run as its file has them."""
+    for run in observed.runs.values():
+        entries = observed.home.entries(run.session_id)
+        replies = [entry for entry in entries if entry.kind == "agent" and entry.run == run.id]
+        expected = (
+            len(replies),
+            sum(reply.call_count for reply in replies),
+            sum(reply.input_tokens for reply in replies),
+            sum(reply.output_tokens for reply in replies),
+        )
+        if run.status == "done" and run.counts != expected:
+            report.add_violation(
+                Invariant.COUNTS_WRONG,
+                f"run {run.id} counts {run.counts} turns, calls and tokens; its file has {expected}",
+            )
 
 
 def _check_announcements(observed: _ObservedHome, report: InvariantReport, *, errors_injected: bool) -> None:

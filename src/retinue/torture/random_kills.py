@@ -4,16 +4,25 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from retinue.torture.counted_tools import PAUSE_SECONDS
 from retinue.torture.environment import POLL_SECONDS, TortureEnvironment
 from retinue.torture.fake_model import FakeModel
-from retinue.torture.home_reader import LedgerRows, completed_calls_by_run
-from retinue.torture.injuries import Injury, kill_shell_commands, limit_memory, tear_session_file
+from retinue.torture.home_reader import LedgerRows, completed_calls_by_run, session_files_by_id
+from retinue.torture.injuries import (
+    Injury,
+    kill_shell_commands,
+    limit_memory,
+    locked_session,
+    tear_session_file,
+)
 from retinue.torture.invariants import Invariant, InvariantReport, Statistic, check_invariants
-from retinue.torture.scenario import BARE_TREE, FULL_TREE, task_text
+from retinue.torture.scenario import BARE_TREE, FULL_TREE, LONG_TREE, LONG_TURNS, task_text
 
+DAEMON_COMMAND = ("serve",)
 MAX_KILLS_PER_TREE = 8
 """Kills per tree: fewer than the ten crashes in an hour after which a run always waits for a person."""
 CRASHES_WITHOUT_PROGRESS = 3
@@ -24,6 +33,15 @@ DENIAL_RATE = 0.2
 """Share of approvals of side effects that are denied."""
 ANSWER_RATE = 0.7
 """Share of restarts after which all approvals are answered, so that kills hit later parts of a tree too."""
+CALLS_BETWEEN_KILLS = 3
+"""Calls that the agent of a long task completes between two kills, so that it must not wait for a person."""
+FEWEST_KILLS_OF_LONG_TASK = CRASHES_WITHOUT_PROGRESS + 1
+MOST_KILLS_OF_LONG_TASK = (LONG_TURNS - 1) // CALLS_BETWEEN_KILLS
+LOCK_RATE = 0.3
+"""Share of restarts before which a session is locked, as by a second process."""
+LOCKED_REQUESTS = 4
+LOCKED_S = 3.0
+"""A session stays locked until the restarted process has sent this many requests, or for this time."""
 INJURY_RATE = 0.5
 INJURIES_BEFORE_KILL = (
     Injury.FOLLOWER,
@@ -59,6 +77,43 @@ class KillCycle:
     """Completed tool calls of each run, at each kill."""
     suspended: dict[str, bool] = field(default_factory=dict[str, bool])
     """Runs that waited for a person and were resumed: whether the kills justified that."""
+    changed_locked_sessions: list[Path] = field(default_factory=list[Path])
+    """Files that were written while another process had their session locked."""
+
+    async def restart(self, *arguments: str) -> asyncio.subprocess.Process:
+        """Start a command that resumes runs; sometimes another process has the session of one of them locked."""
+        with ExitStack() as stack:
+            path = await self._choose_interrupted_session() if self.rng.random() < LOCK_RATE else None
+            if path is None:
+                return await self.environment.start_command(*arguments)
+            stack.enter_context(locked_session(path.parent))
+            before, requests_before = path.read_bytes(), len(self.model.requests)
+            process = await self.environment.start_command(*arguments)
+            if arguments == DAEMON_COMMAND:
+                await self.environment.wait_for_daemon(process)
+            await _poll_until(
+                lambda: (
+                    path.read_bytes() != before
+                    or len(self.model.requests) >= requests_before + LOCKED_REQUESTS
+                    or process.returncode is not None
+                ),
+                timeout_s=LOCKED_S,
+            )
+            if path.read_bytes() != before:
+                self.changed_locked_sessions.append(path)
+            self.injuries.add(Injury.LOCKED_SESSION)
+        return process
+
+    async def _choose_interrupted_session(self) -> Path | None:
+        """Return the file of a session whose run was interrupted, and will be resumed at once."""
+        rows = await self.environment.read_ledger()
+        files = await asyncio.to_thread(session_files_by_id, self.environment.home)
+        paths = [
+            files[run.session_id]
+            for run in rows.runs.values()
+            if run.status == "running" and run.session_id in files
+        ]
+        return self.rng.choice(paths) if paths else None
 
     async def kill_at_random_point(self, process: asyncio.subprocess.Process, *, restarted: bool) -> None:
         """Kill the process at a random point.
@@ -214,6 +269,8 @@ class KillCycle:
             is_denied = approval.tool == "sign" and self.rng.random() < DENIAL_RATE
             if is_denied:
                 self.environment.denied_calls.add(approval.call)
+            elif approval.call not in self.environment.denied_calls:
+                self.environment.allowed_calls.add(approval.call)
             answer = "deny" if is_denied or approval.call in self.environment.denied_calls else "allow"
             answers.append((approval.id, answer))
         return answers
@@ -234,6 +291,10 @@ class KillCycle:
                     f"run {run_id} was suspended, with these completed calls at each kill: "
                     f"{[each.get(run_id, 0) for each in self.completed_calls]}",
                 )
+        for path in self.changed_locked_sessions:
+            report.add_violation(
+                Invariant.LOCKS_IGNORED, f"{path} was written while another process had its folder locked"
+            )
         return report
 
 
@@ -266,6 +327,31 @@ async def kill_daemon_repeatedly(
             await environment.wait_for_daemon(process)
             await cycle.answer_approvals()
         await cycle.kill_at_random_point(process, restarted=number > 0)
+        process = await cycle.restart(*DAEMON_COMMAND)
+    await cycle.wait_until_idle(process)
+    await environment.kill_process(process)
+    return cycle
+
+
+async def kill_after_progress(
+    environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int
+) -> KillCycle:
+    """Run one long task in a daemon, which is killed each time that the task has made progress.
+
+    Each kill comes in the middle of a side effect, so that the task counts as the possible cause. It must be resumed
+    each time.
+    """
+    cycle = KillCycle(environment=environment, model=model, rng=rng)
+    process = await environment.start_command("serve")
+    await environment.start_trees(f"{LONG_TREE}-0")
+    for number in range(kills):
+        watch = ProgressWatch(model)
+        while environment.effects_written() <= (number + 1) * CALLS_BETWEEN_KILLS:
+            if watch.is_stalled(await environment.read_ledger()):
+                break
+            await asyncio.sleep(PAUSE_SECONDS / 10)
+        await asyncio.sleep(rng.uniform(0, PAUSE_SECONDS))
+        cycle.kills += await cycle.kill(process)
         process = await environment.start_command("serve")
     await cycle.wait_until_idle(process)
     await environment.kill_process(process)
@@ -283,8 +369,9 @@ async def kill_commands_repeatedly(
     arguments: tuple[str, ...] = first_command
     watch = ProgressWatch(model)
     while True:
-        rival = await _start_rival(cycle) if arguments[0] == "runs" else None
-        process = await environment.start_command(*arguments)
+        is_restart = arguments[0] == "runs"
+        rival = await _start_rival(cycle) if is_restart else None
+        process = await (cycle.restart if is_restart else environment.start_command)(*arguments)
         if cycle.kills < kills:
             await cycle.kill_at_random_point(process, restarted=arguments[0] != "run")
         else:
@@ -328,15 +415,26 @@ async def run_kill_round(
     rng: random.Random,
     kills: int,
     *,
+    number: int,
     has_commands: bool,
 ) -> tuple[KillCycle, InvariantReport]:
     """Kill one home a random number of times, up to `kills`, and check the invariants.
 
-    `has_commands`: shell commands and worktrees work on this machine.
+    Args:
+        environment: The environment.
+        model: The fake model.
+        rng: Makes the random choices.
+        kills: Maximum number of kills.
+        number: Chooses the scenario; consecutive numbers choose different ones.
+        has_commands: Shell commands and worktrees work on this machine.
     """
+    if number % 3 == 0 and kills >= FEWEST_KILLS_OF_LONG_TASK:
+        count = rng.randint(FEWEST_KILLS_OF_LONG_TASK, MOST_KILLS_OF_LONG_TASK)
+        cycle = await kill_after_progress(environment, model, rng, min(kills, count))
+        return cycle, await cycle.check()
     family = FULL_TREE if has_commands else BARE_TREE
     if has_commands:
         environment.create_repository()
-    scenario = rng.choice((kill_daemon_repeatedly, kill_commands_repeatedly))
+    scenario = kill_daemon_repeatedly if number % 3 == 1 else kill_commands_repeatedly
     cycle = await scenario(environment, model, rng, min(kills, rng.randint(1, MAX_KILLS_PER_TREE)), family)
     return cycle, await cycle.check()

@@ -191,7 +191,12 @@ class TortureRunner:
             async with self._open_environment(name, 0.05) as (environment, model):
                 rng = self._seeded_random(name)
                 cycle, report = await run_kill_round(
-                    environment, model, rng, self.options.kills - part.faults, has_commands=has_commands
+                    environment,
+                    model,
+                    rng,
+                    self.options.kills - part.faults,
+                    number=self.options.seed + number,
+                    has_commands=has_commands,
                 )
             part.faults += cycle.kills
             part.injuries.update(cycle.injuries)

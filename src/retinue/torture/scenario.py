@@ -25,6 +25,8 @@ FULL_TREE = "deep"
 """The largest tree; it needs git, and a sandbox for commands."""
 BARE_TREE = "bare"
 """The same tree without worktree and commands."""
+LONG_TREE = "long"
+"""One agent with a long task."""
 
 
 def agent_definitions() -> list[dict[str, Any]]:
@@ -147,7 +149,11 @@ def _persistent_agent_call(name: str, label: str) -> ScriptedCall:
 
 
 _WRITE_CALL: ScriptedCall = ("write", {"path": NOTE_FILE, "content": "%note"})
-_BASH_CALL: ScriptedCall = ("bash", {"command": f"sh {COMMAND_SCRIPT} %position"})
+
+
+def _bash_call(label: str) -> ScriptedCall:
+    return ("bash", {"command": f"sh {COMMAND_SCRIPT} %position-{label}"})
+
 
 LONG_TURNS = 16
 """Turns of the agent that is long enough to be killed several times, and to make progress in between."""
@@ -165,7 +171,11 @@ _DEEP: Mapping[str, Sequence[Sequence[ScriptedCall]]] = {
     ],
     "five": [[MARK_CALL]],
     "three": [[_agent_call("four", "four")]],
-    "four": [[MARK_CALL, MARK_CALL], [SIGN_CALL]],
+    "four": [
+        [MARK_CALL, MARK_CALL],
+        [SIGN_CALL],
+        [SIGN_CALL],
+    ],  # the second one requires an approval of its own
 }
 
 _SCRIPTS: Mapping[str, Mapping[str, Sequence[Sequence[ScriptedCall]]]] = {
@@ -174,7 +184,7 @@ _SCRIPTS: Mapping[str, Mapping[str, Sequence[Sequence[ScriptedCall]]]] = {
     FULL_TREE: {
         **_DEEP,
         "one": [[MARK_CALL], [_subagent_call("two", "two")], [_subagent_call("six", "six")]],
-        "five": [[_BASH_CALL], [MARK_CALL]],
+        "five": [[_bash_call("a")], [_bash_call("b")], [MARK_CALL], [_bash_call("c")]],
         "six": [[_WRITE_CALL]],
     },
     # The same depth without concurrency, so that each run makes the same calls in the same order.
@@ -186,6 +196,7 @@ _SCRIPTS: Mapping[str, Mapping[str, Sequence[Sequence[ScriptedCall]]]] = {
         "three": [[_subagent_call("four", "four")]],
         "four": [[MARK_CALL]],
     },
+    LONG_TREE: {"lead": _LONG_SCRIPT},
     # A parent that waits for a background worker.
     "pair": {"lead": [[_session_spawn_call("worker")]], "worker": [[MARK_CALL]]},
 }
