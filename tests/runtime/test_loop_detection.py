@@ -41,7 +41,8 @@ def same_result(at: str, _: int) -> str:
 def with_clock(at: str, number: int) -> str:
     return (
         f"2026-11-19T20:{number % 60:02}:59.{number}Z pid {4000 + number * 7}: {at}, "
-        f"{number} tries{' ' * number}in {number / 7:.2f} s, id 01JCR{number}QF, up 0{number}:13"
+        f"{number} tries{' ' * number}in {number / 7:.2f} s, id 01JCR{number}QF, up 0{number}:13, "
+        f"request {'bfadce'[number % 6] * 8}-{'cafe' if number % 2 else '1234'}-4abc-{'abcd'[number % 4] * 4}-{number:012}"
     )
 
 
@@ -98,11 +99,37 @@ async def test_a_model_that_heeds_the_warning_goes_on(runtime: RuntimeFixture):
 async def test_replies_with_several_calls_are_compared_as_a_whole(runtime: RuntimeFixture):
     """Ten calls per reply are one step, so that their cycle is not longer than the longest period."""
     names = "abcdefghij"
-    replies = [call_reply(*names), call_reply(*reversed(names))] * 20
+    replies = [call_reply(*names), call_reply(*names.upper())] * 20
     async with runtime.open(*replies, tools=[make_look_tool(with_clock)], limits=LIMITS) as process:
         run = await process.run("Look around.")
         assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
         assert len(process.provider.requests) == 13
+
+
+async def test_the_order_and_the_spacing_of_arguments_and_the_order_of_calls_do_not_hide_a_loop(
+    runtime: RuntimeFixture,
+):
+    spellings = [
+        '{"at": "a", "near": {"x": 1, "y": 2}}',
+        '{"near":{"y":2,"x":1},"at":"a"}',
+        ' { "near" : {"x": 1, "y": 2}, "at" : "a" } ',
+    ]
+
+    @tool(name="look", effect="read", capabilities=[])
+    async def look(at: str, near: dict[str, int]) -> str:
+        """Look at a place."""
+        return f"nothing at {at}, {len(near)}"
+
+    numbers = [0, 0, 1, 2, 1, 1, 0, 2, 2, 1, 0, 1, 2, 0]  # no cycle
+    other = ("look", '{"at": "b", "near": {}}')
+    replies = [
+        tool_call_reply(*[("look", spellings[number]), other][:: 1 if index % 3 else -1])
+        for index, number in enumerate(numbers)
+    ]
+    async with runtime.open(*replies, tools=[look], limits=LIMITS) as process:
+        run = await process.run("Look around.")
+        assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
+        assert len(process.provider.requests) == 7
 
 
 async def test_a_cycle_of_delegations_is_a_loop(runtime: RuntimeFixture):

@@ -1,5 +1,6 @@
 """Loop detection: warn a model that repeats itself without progress, then stop it."""
 
+import json
 import math
 import re
 from collections import deque
@@ -14,8 +15,8 @@ from retinue.errors import ModelFailed
 
 EMPTY_REPLY_NUDGE = "Your last reply was empty. Answer, or call a tool."
 REPEATED_CALL_WARNING = (
-    "You have made this same call {n} times in a row, and its result will not change. "
-    "Do something else, or answer."
+    "You have made this same call {n} times in a row, and its result does not change. "
+    "Do something else, or answer. To wait for something, wait inside one call."
 )
 REPEATED_CYCLE_WARNING = "You have repeated the same {period} steps {n} times, with the same results. Do something else, or answer."
 WARNING_PATTERN = re.compile(
@@ -30,14 +31,16 @@ MAX_PERIOD = 8
 MAX_RESTORED_CYCLES = 1000
 """Longest history that is restored from a transcript, in cycles of the longest period."""
 
-_CHANGING_TEXT = re.compile(r"\b[^\W\d]*+\d[\w:.+-]*+|[ \t]++")
-"""A word with a digit (a count, a time, a duration, a process id, an id), or space that aligns columns."""
+_CHANGING_TEXT = re.compile(
+    r"\b[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\b|\b[^\W\d]*+\d[\w:.+-]*+|[ \t]++"
+)
+"""A UUID, a word with a digit (a count, a time, a duration, a process id), or space that aligns columns."""
 _UNKNOWN = 0
 """Hash of a result that is not known, or of a call that did not run; it is equal to every other hash."""
 
 
 class _Step(Struct, frozen=True):
-    """One reply: what it called, and what came back."""
+    """One reply: what it called, and what came back, in an order that does not depend on the reply's."""
 
     calls: tuple[int, ...]
     results: tuple[int, ...]
@@ -52,7 +55,7 @@ class _Step(Struct, frozen=True):
 class LoopDetector:
     """Counts repeated replies, empty replies, and replies with invalid calls in one run.
 
-    A loop is a cycle of at most MAX_PERIOD replies whose calls are equal and whose results differ at most in
+    A loop is a cycle of at most MAX_PERIOD replies whose calls are equal in any order, and whose results differ at most in
     numbers, times and ids.
     """
 
@@ -108,7 +111,7 @@ class LoopDetector:
         self._begin_reply(calls)
         if is_repeat:
             return
-        period, cycles = self._longest_loop(tuple(self._calls.values()))
+        period, cycles = self._longest_loop(tuple(sorted(self._calls.values())))
         if cycles > STOP_FACTOR * self._warn_after:
             what = f"the same call to {calls[0].tool}" if period == 1 else f"the same {period} steps"
             raise ModelFailed(f"the model made {what} {cycles} times in a row", reason="stuck")
@@ -172,9 +175,8 @@ class LoopDetector:
         return 1, 1
 
     def _add_step(self) -> None:
-        step = _Step(
-            tuple(self._calls.values()), tuple(self._results.get(each, _UNKNOWN) for each in self._calls)
-        )
+        pairs = sorted((call, self._results.get(call_id, _UNKNOWN)) for call_id, call in self._calls.items())
+        step = _Step(tuple(call for call, _ in pairs), tuple(result for _, result in pairs))
         for period in range(1, MAX_PERIOD + 1):
             repeats = len(self._steps) >= period and step.repeats(self._steps[-period])
             self._matches[period] = self._matches[period] + 1 if repeats else 0
@@ -202,7 +204,12 @@ def _latest_replies(
 
 
 def _call_hash(tool_call: ToolCall) -> int:
-    return hash((tool_call.tool, tool_call.args)) or 1
+    """Return a hash that does not depend on the order and the spacing of the arguments."""
+    try:
+        args = json.dumps(json.loads(tool_call.args), sort_keys=True)
+    except (ValueError, RecursionError):
+        args = tool_call.args
+    return hash((tool_call.tool, args)) or 1
 
 
 def _result_hash(tool_result: ToolResult) -> int:
