@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
+from agent_pairs import message_call, open_main_and_todo
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.limits import Limits
@@ -147,6 +148,26 @@ async def test_a_cycle_of_delegations_is_a_loop(runtime: RuntimeFixture):
         (stuck,) = [run for run in runs if run.agent == "main"]
         assert (stuck.status, stuck.reason) == (Status.FAILED, Reason.STUCK)
         assert len(runs) == 1 + 6
+
+
+async def count_messages(runtime: RuntimeFixture, answers: Sequence[str]) -> int:
+    """Let two agents exchange messages, each answer starting a run that asks again; return how many were answered."""
+    ask = [tool_call_reply(message_call(mode="async")), text_reply("I asked.")]
+    main, todo = ask * (len(answers) + 1), [text_reply(each) for each in answers]
+    async with open_main_and_todo(runtime, main, todo, limits=LIMITS) as process:
+        await process.submit("Go.", agent="main")
+        runs = await process.wait_until_idle()
+        return sum(run.agent == "todo" for run in runs)
+
+
+async def test_agents_that_answer_each_other_for_ever_are_stopped(runtime: RuntimeFixture):
+    """Each callback is a run of its own, which continues the loop of the runs before it."""
+    assert await count_messages(runtime, ["Nothing new. Ask me again."] * 20) == 4
+
+
+async def test_agents_that_exchange_new_messages_are_not_stopped(runtime: RuntimeFixture):
+    answers = [f"The {'next ' * number} word." for number in range(8)]
+    assert await count_messages(runtime, answers) >= len(answers)
 
 
 async def resume(process: RuntimeProcess, run: Run) -> Run:

@@ -34,7 +34,7 @@ from retinue.runtime.exit_tools import (
     with_exit_tools,
 )
 from retinue.runtime.interrupt_registry import InterruptRegistry
-from retinue.runtime.loop_detection import LoopDetector
+from retinue.runtime.loop_detection import ANNOUNCEMENT, LoopDetector
 from retinue.runtime.model_outage import suspend_for_model
 from retinue.runtime.model_turn import STOP_CANCELLED, ModelTurn
 from retinue.runtime.open_conversation import OpenConversation
@@ -189,7 +189,9 @@ class AgentLoop:
         self.exit_tool_flow: ExitToolFlow | None = None
         """Exit rules, if the definition names exit tools; without them the run ends with its last message."""
         self.counters_saved_at = context.clock.now()
-        self.may_have_announcements = run.request.source == WAKE_SOURCE
+        self.is_woken = run.request.source == WAKE_SOURCE
+        """An announcement started the run."""
+        self.may_have_announcements = self.is_woken
         """Announcements may arrive, because a run of this session has requested others."""
         if run.reason is Reason.INTERRUPTED:
             self.interrupt()
@@ -297,7 +299,8 @@ class AgentLoop:
         entries = _all_entries(earlier_entries, conversation)
         if was_started:
             run = recount_run(run, entries)
-            self.loop_detector.restore(entries, run.id)
+            if not self.is_woken:
+                self.loop_detector.restore(entries, run.id)
             if run.recovery.is_first_crash and has_completed_call(run, entries):
                 run = replace(run, recovery=run.recovery.record_progress())
         exit_names = plan.agent.exits or ()
@@ -322,9 +325,7 @@ class AgentLoop:
 
     def _is_wake_run_without_announcements(self, conversation: Conversation) -> bool:
         """Return True if another run has already read the announcement that this run was created for."""
-        return self.run.request.source == WAKE_SOURCE and not any(
-            entry.run == self.run.id for entry in conversation.entries
-        )
+        return self.is_woken and not any(entry.run == self.run.id for entry in conversation.entries)
 
     async def _build_plan(self, conversation: Conversation) -> RunPlan:
         """Build the plan and apply the definition's deadline, time limits of replies and exit tools.
@@ -350,6 +351,9 @@ class AgentLoop:
         messages.
         """
         is_interrupted = self.turn_timer.interrupted
+        if self.is_woken:
+            entries = _all_entries(progress.earlier_entries, conversation)
+            self.loop_detector.restore(entries, self.run.id, is_woken=True)
         if self.exit_tool_flow is not None and (
             outcome := await self.exit_tool_flow.resume(conversation, is_interrupted=is_interrupted)
         ):
@@ -416,7 +420,7 @@ class AgentLoop:
             return
         self.may_have_announcements = False
         if deliveries := await self.context.ledger.read(lambda tx: undelivered_announcements(self.run, tx)):
-            notices = (self.attempt.make_notice("announcement", each.text) for each in deliveries)
+            notices = (self.attempt.make_notice(ANNOUNCEMENT, each.text) for each in deliveries)
             pairs = zip(notices, deliveries, strict=True)
             try:
                 await self.attempt.append_entries(

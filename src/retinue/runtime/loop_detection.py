@@ -4,13 +4,13 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby, islice
 
 from msgspec import Struct
 
 from retinue.domain.limits import MAX_BAD_REPLIES, MAX_EMPTY_REPLIES, Limits
-from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.errors import ModelFailed
 
 EMPTY_REPLY_NUDGE = "Your last reply was empty. Answer, or call a tool."
@@ -24,6 +24,8 @@ WARNING_PATTERN = re.compile(
 )
 """Recognises a call that did not run because of a warning."""
 
+ANNOUNCEMENT = "announcement"
+"""Topic of a notice with the result of another run."""
 STOP_FACTOR = 2
 """The model is warned after `limits.identical_calls` repetitions, and stopped after this many times as many."""
 MAX_PERIOD = 8
@@ -76,13 +78,15 @@ class LoopDetector:
         self._last_call = 0
         self._repeat_count = 0
 
-    def restore(self, entries: Sequence[Entry], run: str) -> None:
+    def restore(self, entries: Sequence[Entry], run: str, *, is_woken: bool = False) -> None:
         """Restore the latest replies of a resumed run from its transcript.
 
-        Calls without a result are those of the current reply: they are repeated.
+        Calls without a result are those of the current reply: they are repeated. If an announcement started the run,
+        the runs before it that equal announcements started count too: two agents may send each other messages for ever.
         """
+        runs = {run, *_runs_with_equal_announcements(entries, run)} if is_woken else {run}
         count = MAX_PERIOD * min(STOP_FACTOR * self._warn_after + 1, MAX_RESTORED_CYCLES)
-        for calls, results in reversed([*islice(_latest_replies(entries, run), count)]):
+        for calls, results in reversed([*islice(_latest_replies(entries, runs), count)]):
             self._begin_reply(calls)
             for call in calls:
                 if (result := results.get(call.id)) is not None:
@@ -185,16 +189,33 @@ class LoopDetector:
         self._calls, self._results = {}, {}
 
 
+def _runs_with_equal_announcements(entries: Sequence[Entry], run: str) -> Iterator[str]:
+    """Yield the runs directly before this one that announcements started which equal its own."""
+    own: list[int] | None = None
+    for run_id, group in groupby(reversed(entries), key=lambda entry: entry.run):
+        found = [
+            hash(_normalize(entry.text))
+            for entry in group
+            if isinstance(entry, Notice) and entry.topic == ANNOUNCEMENT
+        ]
+        if own is None and run_id == run:
+            own = found
+        elif own is not None and found == own != []:
+            yield run_id
+        elif own is not None:
+            return
+
+
 def _latest_replies(
-    entries: Sequence[Entry], run: str
+    entries: Sequence[Entry], runs: Collection[str]
 ) -> Iterator[tuple[list[ToolCall], dict[str, ToolResult]]]:
-    """Yield the calls of each reply of a run with their results, the latest reply first."""
+    """Yield the calls of each reply of these runs with their results, the latest reply first."""
     calls: list[ToolCall] = []
     results: dict[str, ToolResult] = {}
     for entry in reversed(entries):
         if isinstance(entry, ToolResult):
             results[entry.call_id] = entry
-        elif entry.run != run:
+        elif entry.run not in runs:
             continue
         elif isinstance(entry, ToolCall):
             calls.append(entry)
@@ -214,7 +235,11 @@ def _call_hash(tool_call: ToolCall) -> int:
 
 def _result_hash(tool_result: ToolResult) -> int:
     """Return a hash of a result without what changes by itself: numbers, times, durations and ids."""
-    return hash((tool_result.ok, _CHANGING_TEXT.sub(_normalized_text, tool_result.text))) or 1
+    return hash((tool_result.ok, _normalize(tool_result.text))) or 1
+
+
+def _normalize(text: str) -> str:
+    return _CHANGING_TEXT.sub(_normalized_text, text)
 
 
 def _normalized_text(match: re.Match[str]) -> str:
