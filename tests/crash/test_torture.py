@@ -427,6 +427,8 @@ async def test_a_killed_shell_command_is_found_and_its_tree_continues(tmp_path: 
 
 
 TRACED_RUN = """
+7 rename("/home/.staging/.new-s", "/home/s") = 0
+8 fsync(5</home>) = 0
 7 write(3</home/s/session.md>, ""..., 200) = 200
 7 fsync(3</home/s/session.md>) = 0
 7 pwrite64(4</home/ledger.db-wal>, ""..., 4096, 0) = 4096
@@ -436,13 +438,18 @@ TRACED_RUN = """
 """
 
 
-@pytest.mark.parametrize("missing", ["", "fsync", "fdatasync"])
+@pytest.mark.parametrize("missing", ["", "7 fsync", "7 fdatasync", "8 fsync"])
 def test_a_side_effect_before_a_sync_is_found_in_the_trace(tmp_path: Path, missing: str):
     trace = tmp_path / "trace"
-    lines = [line for line in TRACED_RUN.splitlines() if not missing or f" {missing}(" not in line]
+    lines = [line for line in TRACED_RUN.splitlines() if not missing or f"{missing}(" not in line]
     trace.write_text("\n".join(lines))
     assert count_effects(trace) == 1
-    unsynced = {"": [], "fsync": ["s/session.md"], "fdatasync": ["ledger.db-wal"]}[missing]
+    unsynced = {
+        "": [],
+        "7 fsync": ["s/session.md"],
+        "7 fdatasync": ["ledger.db-wal"],
+        "8 fsync": ["/home"],
+    }[missing]
     messages = find_unsynced_effects(trace, Path("/home"))
     assert [message.rpartition(": ")[2] for message in messages] == unsynced
 

@@ -1,7 +1,8 @@
 """Check in a trace of system calls that everything was synced before a side effect happened.
 
 A killed process loses nothing that it has written, so kills cannot show that a sync is missing. A trace can:
-when a tool acts, the entry with its call and the ledger's row that it started must be on the disk.
+when a tool acts, the entry with its call, the ledger's row that it started, and the name of its session must be on
+the disk.
 """
 
 import re
@@ -14,6 +15,8 @@ from retinue.torture.counted_tools import EFFECTS_FILE
 _NAMES = "write|writev|pwrite64|pwritev|pwritev2|fsync|fdatasync"
 _STARTED = re.compile(rf"(\d+) +({_NAMES})\(\d+<([^>]+)>(.*)")
 _RESUMED = re.compile(rf"(\d+) +<\.\.\. (?:{_NAMES}) resumed>(.*)")
+_RENAMED = re.compile(r'(\d+) +rename(?:at2?)?\(.*"[^"]*/\.staging/[^"]*", .*"([^"]+)"')
+"""A new session gets its final name."""
 _RESULT = re.compile(r".* = (\d+)")
 _SHORTEST_ENTRY = 80
 """Bytes of the shortest entry; the line below which a person types is shorter, and need not be synced."""
@@ -24,11 +27,13 @@ _SYNCED_NAMES = ("/session.md", f"/{_LEDGER_LOG}")
 
 @dataclass(slots=True)
 class TracedCall:
-    """A write or sync, in the order in which the calls began."""
+    """A write, a sync or a renamed session, in the order in which the calls began."""
 
     thread: str
     path: str
+    """The file; for a renamed session, the folder that contains it."""
     is_sync: bool
+    is_rename: bool = False
     size: int = 0
     """What it returned: bytes written, 0 for a sync and for a call that failed."""
 
@@ -56,7 +61,7 @@ def _unsynced_effects(calls: Sequence[TracedCall], home: str) -> Iterator[str]:
             )
             if unsynced:
                 yield f"a side effect happened while these files were not synced: {', '.join(unsynced)}"
-        elif (
+        elif call.is_rename or (
             call.path.startswith(home) and call.path.endswith(_SYNCED_NAMES) and call.size >= _SHORTEST_ENTRY
         ):
             last_writes[call.path] = index
@@ -88,6 +93,12 @@ def _read_calls(trace: Path) -> list[TracedCall]:
             call = TracedCall(thread=thread, path=path, is_sync=syscall.endswith("sync"))
             calls.append(call)
             unfinished[thread] = call
+        elif match := _RENAMED.match(line):
+            thread, target = match.groups()
+            calls.append(
+                TracedCall(thread=thread, path=target.rpartition("/")[0], is_sync=False, is_rename=True)
+            )
+            continue
         elif match := _RESUMED.match(line):
             thread, rest = match.groups()
         else:
