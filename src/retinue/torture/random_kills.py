@@ -36,7 +36,9 @@ ANSWER_RATE = 0.7
 CALLS_BETWEEN_KILLS = 3
 """Calls that the agent of a long task completes between two kills, so that it must not wait for a person."""
 FEWEST_KILLS_OF_LONG_TASK = CRASHES_WITHOUT_PROGRESS + 1
-MOST_KILLS_OF_LONG_TASK = (LONG_TURNS - 1) // CALLS_BETWEEN_KILLS
+MOST_KILLS_OF_LONG_TASK = (LONG_TURNS - 1) // CALLS_BETWEEN_KILLS + 1
+LAST_REPLY_S = 0.25
+"""Longest time from the request for the last reply to the last kill: the reply may be saved, and the run not ended."""
 LOCK_RATE = 0.3
 """Share of restarts before which a session is locked, as by a second process."""
 LOCKED_REQUESTS = 4
@@ -339,12 +341,12 @@ async def kill_after_progress(
     """Run one long task in a daemon, which is killed each time that the task has made progress.
 
     Each kill comes in the middle of a side effect, so that the task counts as the possible cause. It must be resumed
-    each time.
+    each time. The last kill comes after the last reply.
     """
     cycle = KillCycle(environment=environment, model=model, rng=rng)
     process = await environment.start_command("serve")
     await environment.start_trees(f"{LONG_TREE}-0")
-    for number in range(kills):
+    for number in range(kills - 1):
         watch = ProgressWatch(model)
         while environment.effects_written() <= (number + 1) * CALLS_BETWEEN_KILLS:
             if watch.is_stalled(await environment.read_ledger()):
@@ -352,7 +354,11 @@ async def kill_after_progress(
             await asyncio.sleep(PAUSE_SECONDS / 10)
         await asyncio.sleep(rng.uniform(0, PAUSE_SECONDS))
         cycle.kills += await cycle.kill(process)
-        process = await environment.start_command("serve")
+        process = await environment.start_command(*DAEMON_COMMAND)
+    await _poll_until(lambda: any(each.turn == LONG_TURNS for each in model.requests), timeout_s=STALL_S)
+    await asyncio.sleep(rng.uniform(0, LAST_REPLY_S))
+    cycle.kills += await cycle.kill(process)
+    process = await environment.start_command(*DAEMON_COMMAND)
     await cycle.wait_until_idle(process)
     await environment.kill_process(process)
     return cycle
