@@ -190,7 +190,6 @@ class AgentLoop:
         """Exit rules, if the definition names exit tools; without them the run ends with its last message."""
         self.counters_saved_at = context.clock.now()
         self.is_woken = run.request.source == WAKE_SOURCE
-        """An announcement started the run."""
         self.may_have_announcements = self.is_woken
         """Announcements may arrive, because a run of this session has requested others."""
         if run.reason is Reason.INTERRUPTED:
@@ -352,8 +351,8 @@ class AgentLoop:
         """
         is_interrupted = self.turn_timer.interrupted
         if self.is_woken:
-            entries = _all_entries(progress.earlier_entries, conversation)
-            self.loop_detector.restore(entries, self.run.id, is_woken=True)
+            woken_history = _all_entries(progress.earlier_entries, conversation)
+            self.loop_detector.restore(woken_history, self.run.id, is_woken=True)
         if self.exit_tool_flow is not None and (
             outcome := await self.exit_tool_flow.resume(conversation, is_interrupted=is_interrupted)
         ):
