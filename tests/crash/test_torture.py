@@ -62,7 +62,8 @@ async def test_no_fault_loses_entries_or_repeats_requests_effects_or_announcemen
     assert [sum(part["invariants"].values()) for part in report["parts"]] == [0, 0, 0], err
     assert calls["faults"] + calls["missed"] == 2 * len(FAULTS)
     assert calls["faults"] > 2
-    assert (kills["faults"], many["faults"], many["part"]) == (6, 1, "60 running")
+    assert kills["faults"] >= 6  # a second process that resumes may be killed too
+    assert (many["faults"], many["part"]) == (1, "60 running")
     assert kills["resume_worst_s"] >= kills["resume_median_s"] > 0
     assert many["all_ended_s"] > 0
 

@@ -298,8 +298,7 @@ class AgentLoop:
         entries = _all_entries(earlier_entries, conversation)
         if was_started:
             run = recount_run(run, entries)
-            if not self.is_woken:
-                self.loop_detector.restore(entries, run.id)
+            self.loop_detector.restore(entries, run.id)
             if run.recovery.is_first_crash and has_completed_call(run, entries):
                 run = replace(run, recovery=run.recovery.record_progress())
         exit_names = plan.agent.exits or ()

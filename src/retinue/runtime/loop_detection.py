@@ -84,6 +84,8 @@ class LoopDetector:
         Calls without a result are those of the current reply: they are repeated. If an announcement started the run,
         the runs before it that equal announcements started count too: two agents may send each other messages for ever.
         """
+        self._steps.clear()
+        self._matches = [0] * (MAX_PERIOD + 1)
         runs = {run, *_runs_with_equal_announcements(entries, run)} if is_woken else {run}
         count = MAX_PERIOD * min(STOP_FACTOR * self._warn_after + 1, MAX_RESTORED_CYCLES)
         for calls, results in reversed([*islice(_latest_replies(entries, runs), count)]):
