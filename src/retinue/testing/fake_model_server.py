@@ -1,4 +1,4 @@
-"""A fake model server on the loopback interface that plays a script, for both provider APIs."""
+"""A fake model server on the loopback interface that plays a script, for all provider APIs."""
 
 import argparse
 import asyncio
@@ -20,6 +20,8 @@ from retinue.testing.wire_formats import (
     error_body,
     openai_completion,
     openai_events,
+    openai_response,
+    response_events,
 )
 
 
@@ -36,22 +38,29 @@ class CapturedRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        return self.body.get("messages", [])
+        """The messages of the conversation; for the Responses API, its items."""
+        return self.body.get("messages") or self.body.get("input") or []
 
     @property
     def reply_count(self) -> int:
         """Number of the model's replies in the conversation."""
-        return sum(1 for message in self.messages if message.get("role") == "assistant")
+        if "input" not in self.body:
+            return sum(1 for message in self.messages if message.get("role") == "assistant")
+        is_own = [
+            item.get("role") == "assistant" or item.get("type") in ("function_call", "reasoning")
+            for item in self.messages
+        ]
+        return sum(own and not before for own, before in zip(is_own, [False, *is_own], strict=False))
 
 
 Script = Sequence[FakeResponse] | Callable[[CapturedRequest], FakeResponse | Awaitable[FakeResponse]]
 
 
 class FakeModelServer:
-    """A fake model server for both provider APIs.
+    """A fake model server for all provider APIs.
 
     `async with FakeModelServer([text_reply("hi")]) as server:` answers at `server.url`, which is the base URL
-    for either provider, and records `server.requests`.
+    for each provider, and records `server.requests`.
 
     Args:
         script: Responses played in order for all clients, or a function that chooses one by the request.
@@ -76,6 +85,7 @@ class FakeModelServer:
         app = web.Application(client_max_size=1 << 30)
         for prefix in ("", "/v1"):
             app.router.add_post(f"{prefix}/chat/completions", self._serve_openai)
+            app.router.add_post(f"{prefix}/responses", self._serve_responses)
             app.router.add_post(f"{prefix}/messages", self._serve_anthropic)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
@@ -103,6 +113,15 @@ class FakeModelServer:
                 request, scripted, [msgspec.json.encode(openai_completion(scripted, model))]
             )
         return await self._send_response(request, scripted, openai_events(scripted, model))
+
+    async def _serve_responses(self, request: web.Request) -> web.StreamResponse:
+        scripted, captured = await self._choose_response(request)
+        model = str(captured.body.get("model", ""))
+        if not scripted.stream:
+            return await self._send_response(
+                request, scripted, [msgspec.json.encode(openai_response(scripted, model))]
+            )
+        return await self._send_response(request, scripted, response_events(scripted, model))
 
     async def _serve_anthropic(self, request: web.Request) -> web.StreamResponse:
         scripted, captured = await self._choose_response(request)

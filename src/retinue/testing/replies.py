@@ -10,7 +10,7 @@ ToolArguments = Mapping[str, Any] | str
 
 
 class FakeResponse(Struct, frozen=True, kw_only=True):
-    """A response of the server, for either provider API. The functions below make it; `replace` changes it."""
+    """A response of the server, for each provider API. The functions below make it; `replace` changes it."""
 
     text: str = ""
     thinking: str = ""
@@ -24,8 +24,16 @@ class FakeResponse(Struct, frozen=True, kw_only=True):
     """The model named in the response; the requested one if empty."""
     usage: Mapping[str, Any] | None = field(default_factory=lambda: {"input": 10, "output": 5})
     """Input and output tokens; None omits the counts."""
-    error: Mapping[str, str] | None = None
-    """A provider's error object (type, message), sent inside the stream after the content."""
+    error: Mapping[str, Any] | None = None
+    """A provider's error object (type, message, param, code), sent inside the stream after the content."""
+    message_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Chat Completions: more fields of the message, such as `reasoning_details`."""
+    call_fields: tuple[Mapping[str, Any], ...] = ()
+    """Chat Completions: more fields of each call, such as `extra_content`."""
+    signature: str = ""
+    """Messages: signature of the thinking block, which may have no text; a constant one if empty."""
+    encrypted_reasoning: tuple[str, ...] = ()
+    """Responses: encrypted reasoning items, one before each call or before the text."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -64,14 +72,20 @@ def tool_call_reply(*tool_calls: tuple[str, ToolArguments], text: str = "", **op
 
 
 def http_error(
-    code: int, message: str = "", *, retry_after: str | float | None = None, kind: str = ""
+    code: int,
+    message: str = "",
+    *,
+    retry_after: str | float | None = None,
+    kind: str = "",
+    param: str | None = None,
 ) -> FakeResponse:
-    """Return an HTTP error in the format of both providers."""
+    """Return an HTTP error in a format that clients of all APIs read; `param` names the refused field."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     error_types = {429: "rate_limit_error", 529: "overloaded_error"}
     error = {
         "type": kind or error_types.get(code, "api_error"),
         "message": message or f"scripted HTTP {code}",
+        **({} if param is None else {"param": param}),
     }
     return FakeResponse(status=code, headers=headers, error=error)
 

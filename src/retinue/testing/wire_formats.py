@@ -1,4 +1,4 @@
-"""Wire formats of the provider APIs, server side: Chat Completions and Messages."""
+"""Wire formats of the provider APIs, server side: Chat Completions, Responses and Messages."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,10 +20,17 @@ def openai_events(response: FakeResponse, requested_model: str) -> Iterator[byte
     yield _openai_chunk(response, requested_model, {"role": "assistant", "content": ""})
     for piece in _split_text(response.thinking, response.piece):
         yield _openai_chunk(response, requested_model, {"reasoning_content": piece})
+    if response.message_fields:
+        yield _openai_chunk(response, requested_model, response.message_fields)
     for piece in _split_text(response.text, response.piece):
         yield _openai_chunk(response, requested_model, {"content": piece})
     for index, (name, arguments) in enumerate(response.calls):
-        call_header = {"index": index, "id": _call_id(response, index), "type": "function"}
+        call_header = {
+            "index": index,
+            "id": _call_id(response, index),
+            "type": "function",
+            **_call_fields(response, index),
+        }
         yield _openai_chunk(
             response,
             requested_model,
@@ -55,12 +62,16 @@ def openai_events(response: FakeResponse, requested_model: str) -> Iterator[byte
 
 def openai_completion(response: FakeResponse, requested_model: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": response.text or None}
+    if response.thinking:
+        message["reasoning_content"] = response.thinking
+    message |= response.message_fields
     if response.calls:
         message["tool_calls"] = [
             {
                 "id": _call_id(response, index),
                 "type": "function",
                 "function": {"name": name, "arguments": _arguments_json(arguments)},
+                **_call_fields(response, index),
             }
             for index, (name, arguments) in enumerate(response.calls)
         ]
@@ -77,6 +88,111 @@ def openai_completion(response: FakeResponse, requested_model: str) -> dict[str,
         "choices": [choice],
         **usage,
     }
+
+
+def response_events(response: FakeResponse, requested_model: str) -> Iterator[bytes]:
+    """Yield the events of a streamed response."""
+    document = openai_response(response, requested_model)
+    started: dict[str, Any] = {**document, "status": "in_progress", "output": [], "usage": None}
+    yield _sse_event({"type": "response.created", "response": started})
+    for index, item in enumerate(document["output"]):
+        yield from _item_events(index, item, response.piece)
+    if response.error is not None:
+        yield _sse_event({"type": "error", **response.error, "code": response.error.get("type")})
+        return
+    if response.finish:
+        kind = "response.completed" if document["status"] == "completed" else "response.incomplete"
+        yield _sse_event({"type": kind, "response": document})
+
+
+def openai_response(response: FakeResponse, requested_model: str) -> dict[str, Any]:
+    reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(response.stop)
+    usage = response.usage
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "status": "incomplete" if reason else "completed",
+        "incomplete_details": {"reason": reason} if reason else None,
+        "error": None,
+        "model": _model_name(response, requested_model),
+        "output": list(_output_items(response)),
+        "usage": None
+        if usage is None
+        else {
+            "input_tokens": usage.get("input"),
+            "input_tokens_details": {"cached_tokens": usage.get("cached", 0)},
+            "output_tokens": usage.get("output"),
+            "output_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+
+
+def _output_items(response: FakeResponse) -> Iterator[dict[str, Any]]:
+    encrypted = list(response.encrypted_reasoning)
+    summary = [{"type": "summary_text", "text": response.thinking}] if response.thinking else []
+
+    def reasoning() -> Iterator[dict[str, Any]]:
+        if encrypted or summary:
+            item: dict[str, Any] = {"type": "reasoning", "id": f"rs_{len(encrypted)}", "summary": [*summary]}
+            if encrypted:
+                item["encrypted_content"] = encrypted.pop(0)
+            summary.clear()
+            yield item
+
+    if response.text:
+        if not response.calls:
+            yield from reasoning()
+        content: list[dict[str, Any]] = [{"type": "output_text", "text": response.text, "annotations": []}]
+        yield {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": content,
+        }
+    for index, (name, arguments) in enumerate(response.calls):
+        yield from reasoning()
+        yield {
+            "type": "function_call",
+            "id": f"fc_{index}",
+            "status": "completed",
+            "call_id": _call_id(response, index),
+            "name": name,
+            "arguments": _arguments_json(arguments),
+        }
+
+
+_EMPTY_FIELDS: Mapping[str, tuple[str, Any]] = {
+    "message": ("content", []),
+    "function_call": ("arguments", ""),
+    "reasoning": ("summary", []),
+}
+"""The field of each kind of item that is streamed, and its value at the start."""
+
+
+def _item_events(index: int, item: Mapping[str, Any], piece_chars: int) -> Iterator[bytes]:
+    place = {"output_index": index, "item_id": item["id"]}
+    kind = item["type"]
+    name, empty = _EMPTY_FIELDS[kind]
+    yield _sse_event(
+        {"type": "response.output_item.added", "output_index": index, "item": {**item, name: empty}}
+    )
+    if kind == "message":
+        for piece in _split_text(item["content"][0]["text"], piece_chars):
+            yield _sse_event(
+                {"type": "response.output_text.delta", **place, "content_index": 0, "delta": piece}
+            )
+    elif kind == "function_call":
+        for piece in _split_text(item["arguments"], piece_chars):
+            yield _sse_event({"type": "response.function_call_arguments.delta", **place, "delta": piece})
+        arguments = {"name": item["name"], "arguments": item["arguments"]}
+        yield _sse_event({"type": "response.function_call_arguments.done", **place, **arguments})
+    else:
+        for part in item["summary"]:
+            yield _sse_event({"type": "response.reasoning_summary_part.added", **place, "summary_index": 0})
+            for piece in _split_text(part["text"], piece_chars):
+                yield _sse_event({"type": "response.reasoning_summary_text.delta", **place, "delta": piece})
+    yield _sse_event({"type": "response.output_item.done", "output_index": index, "item": item})
 
 
 def anthropic_events(response: FakeResponse, requested_model: str) -> Iterator[bytes]:
@@ -136,8 +252,12 @@ def error_body(response: FakeResponse) -> bytes:
 
 
 def _content_blocks(response: FakeResponse) -> Iterator[dict[str, Any]]:
-    if response.thinking:
-        yield {"type": "thinking", "thinking": response.thinking, "signature": "c2lnbmVk"}
+    if response.thinking or response.signature:
+        yield {
+            "type": "thinking",
+            "thinking": response.thinking,
+            "signature": response.signature or "c2lnbmVk",
+        }
     if response.text:
         yield {"type": "text", "text": response.text}
     for index, (name, arguments) in enumerate(response.calls):
@@ -202,6 +322,10 @@ def _model_name(response: FakeResponse, requested_model: str) -> str:
 
 def _call_id(response: FakeResponse, index: int) -> str:
     return response.call_ids[index] if index < len(response.call_ids) else f"call_{index}"
+
+
+def _call_fields(response: FakeResponse, index: int) -> Mapping[str, Any]:
+    return response.call_fields[index] if index < len(response.call_fields) else {}
 
 
 def _arguments_json(arguments: ToolArguments) -> str:
