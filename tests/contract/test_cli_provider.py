@@ -74,7 +74,7 @@ class ConversationFixture:
             self.entries.append(Message(id=f"s{len(self.entries)}", role="agent", text=step.text))
         text = reply.text.replace("sekrit", "[redacted]")
         self.entries.append(
-            Message(id=f"a{len(self.entries)}", role="agent", text=text, thoughts=reply.thinking_blocks)
+            Message(id=f"a{len(self.entries)}", role="agent", text=text, provider_data=reply.provider_data)
         )
         return reply
 

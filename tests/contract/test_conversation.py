@@ -369,7 +369,7 @@ async def test_thinking_blocks_are_stored_in_a_sidecar_file_and_read_back_unchan
     store: FileStore, session: Session
 ):
     blocks = ('{"type":"thinking","signature":"é\\u2028"}', "\ud800")
-    thinking = Message(id="a1", role="agent", text="Done.", thoughts=blocks)
+    thinking = Message(id="a1", role="agent", text="Done.", provider_data=blocks)
     async with store.open(session) as conversation:
         await conversation.append(PROMPT, thinking)
     assert "thinking" not in session_file(session).read_text()
@@ -378,9 +378,9 @@ async def test_thinking_blocks_are_stored_in_a_sidecar_file_and_read_back_unchan
         file.write('{"id": "half')
     async with store.open(session) as conversation:
         assert conversation.entries == [PROMPT, thinking]
-        await conversation.append(Message(id="a2", role="agent", text="More.", thoughts=("[]",)))
+        await conversation.append(Message(id="a2", role="agent", text="More.", provider_data=("[]",)))
     async with store.open(session) as conversation:
-        assert [each.thoughts for each in conversation.entries if isinstance(each, Message)] == [
+        assert [each.provider_data for each in conversation.entries if isinstance(each, Message)] == [
             (),
             blocks,
             ("[]",),
@@ -532,7 +532,7 @@ async def test_a_damaged_thinking_file_does_not_stop_the_conversation(
     store: FileStore, session: Session, line: str
 ):
     thoughts_file = Path(session.path) / "thoughts.jsonl"
-    thinking = Message(id="a1", role="agent", text="Done.", thoughts=("[]",))
+    thinking = Message(id="a1", role="agent", text="Done.", provider_data=("[]",))
     async with store.open(session) as conversation:
         await conversation.append(thinking)
     thoughts_file.write_text(thoughts_file.read_text() + line)
@@ -541,7 +541,7 @@ async def test_a_damaged_thinking_file_does_not_stop_the_conversation(
     thoughts_file.unlink()
     thoughts_file.mkdir()
     async with store.open(session) as conversation:
-        assert conversation.entries == [replace(thinking, thoughts=())]
+        assert conversation.entries == [replace(thinking, provider_data=())]
 
 
 async def test_an_unsynced_append_keeps_an_edit_that_the_user_has_just_saved(

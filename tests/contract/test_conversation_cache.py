@@ -32,7 +32,7 @@ random_entries: st.SearchStrategy[Entry] = st.one_of(
         model=words,
         usage=st.builds(Usage, input=st.integers(0, 9), output=st.integers(0, 9)),
         stop_reason=words,
-        thoughts=st.lists(words, max_size=2).map(tuple),
+        provider_data=st.lists(words, max_size=2).map(tuple),
     ),
     st.builds(ToolCall, id=st.uuids().map(str), tool=st.just("read"), args=words, invalid_reason=words),
     st.builds(

@@ -404,13 +404,17 @@ async def test_a_run_reads_its_entries_before_the_window_and_does_not_append_the
 
 async def test_thinking_blocks_of_the_window_are_read_from_the_end_of_the_sidecar(editor: SessionEditor):
     thinking = [
-        Message(id=f"t{number}", role="agent", text="hm " * 30, thoughts=(f'{{"n": {number}}}', "x" * 40_000))
+        Message(
+            id=f"t{number}", role="agent", text="hm " * 30, provider_data=(f'{{"n": {number}}}', "x" * 40_000)
+        )
         for number in range(60)
     ]
     async with editor.store.open(editor.session) as conversation:
         await conversation.append(*thinking)
     async with editor.store.open(editor.session) as conversation:
-        loaded = [entry for entry in conversation.entries if isinstance(entry, Message) and entry.thoughts]
+        loaded = [
+            entry for entry in conversation.entries if isinstance(entry, Message) and entry.provider_data
+        ]
         assert 5 < len(loaded) < 40
         assert loaded == thinking[-len(loaded) :]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from model_providers import http_provider
 from model_request import make_model_request
 
 from retinue.domain.model_turn import Model, ModelReply
 from retinue.domain.transcript import Entry, Message
 from retinue.errors import BadConfig, ModelFailed
-from retinue.providers.openai_chat import OpenAIChatProvider
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.model_script_file import load_script_file
 from retinue.testing.replies import FakeResponse, response_from_json, text_reply, tool_call_reply
@@ -26,7 +26,7 @@ async def request_reply(url: str, text: str = "hi", *, turns: int = 0) -> ModelR
             Message(id=f"a{number}", role="agent", text="x"),
             Message(id=f"u{number}", role="user", text="y"),
         ]
-    client = OpenAIChatProvider(url, "")
+    client = http_provider("openai", url)
     request = make_model_request(Model(provider="openai", name="m"), entries)
     try:
         return await client.request_reply(request, lambda delta: None)

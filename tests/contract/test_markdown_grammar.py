@@ -21,7 +21,7 @@ from retinue.sessions.markdown.fast_parser import FAST_PARSERS, compile_fast_par
 from retinue.sessions.markdown.grammar import (
     ENTRY_KINDS,
     HEAD,
-    THOUGHTS,
+    PROVIDER_DATA,
     USER,
     Attribute,
     MarkerKind,
@@ -42,7 +42,7 @@ bodies = st.sampled_from(
 )
 counts = st.sampled_from([0, 1, 12, 10**18 - 1])
 usages = st.builds(Usage, input=counts, output=counts, cached=counts)
-thoughts = st.sampled_from([(), ("{}",)])
+provider_data = st.sampled_from([(), ("{}",)])
 random_entries = build_entries(
     st.builds(
         Message,
@@ -56,7 +56,7 @@ random_entries = build_entries(
         usage=usages,
         stop_reason=short_texts,
         tool_call_count=counts,
-        thoughts=thoughts,
+        provider_data=provider_data,
     ),
     ids=ids,
     bodies=bodies,
@@ -75,15 +75,15 @@ def without_fast_lines(data: bytes) -> bytes:
     return re.sub(rb"^(<!-- (?:user|agent|call|result|notice)) ", rb"\1  ", data, flags=re.MULTILINE)
 
 
-def without_thoughts(entry: Entry) -> Entry:
+def without_provider_data(entry: Entry) -> Entry:
     """Return the entry as the file has it; thinking blocks are in a separate file."""
-    return replace(entry, thoughts=()) if isinstance(entry, Message) else entry
+    return replace(entry, provider_data=()) if isinstance(entry, Message) else entry
 
 
 @dataclass(frozen=True)
 class Reading:
     entries: Sequence[Entry]
-    ids_with_thinking: set[str]
+    ids_with_provider_data: set[str]
     open_line_id: str
     draft: str
     error_location: str
@@ -92,7 +92,9 @@ class Reading:
 def read_file(data: bytes) -> Reading:
     reading = parse_transcript(data, "session.md", lenient=True)
     location = reading.error.location if reading.error else ""
-    return Reading(reading.entries, reading.ids_with_thinking, reading.open_line_id, reading.draft, location)
+    return Reading(
+        reading.entries, reading.ids_with_provider_data, reading.open_line_id, reading.draft, location
+    )
 
 
 @settings(max_examples=400, deadline=None)
@@ -100,9 +102,9 @@ def read_file(data: bytes) -> Reading:
 def test_both_parsers_agree_on_every_kind_and_attribute(transcript: list[Entry]):
     data = render_file([*transcript, LAST])
     assert read_file(data) == read_file(without_fast_lines(data))
-    assert read_file(data).entries == [*map(without_thoughts, transcript), LAST]
-    assert read_file(data).ids_with_thinking == {
-        each.id for each in transcript if isinstance(each, Message) and each.thoughts
+    assert read_file(data).entries == [*map(without_provider_data, transcript), LAST]
+    assert read_file(data).ids_with_provider_data == {
+        each.id for each in transcript if isinstance(each, Message) and each.provider_data
     }
 
 
@@ -170,8 +172,10 @@ def test_every_attribute_is_written_and_read_by_both_parsers(kind: MarkerKind, a
     assert attribute.name == "" or f" {attribute.name}=" in line
 
     tolerant = read_file(without_fast_lines(render_file([entry, LAST])))
-    assert tolerant.entries == [without_thoughts(entry), LAST]
-    assert tolerant.ids_with_thinking == ({entry.id} if attribute is THOUGHTS else tolerant.ids_with_thinking)
+    assert tolerant.entries == [without_provider_data(entry), LAST]
+    assert tolerant.ids_with_provider_data == (
+        {entry.id} if attribute is PROVIDER_DATA else tolerant.ids_with_provider_data
+    )
     assert read_file(render_file([entry, LAST])) == tolerant
 
     is_fast = attribute.is_fast and not kind.is_rare
@@ -225,7 +229,7 @@ def test_a_changed_table_changes_the_writer_and_both_parsers(entry: Entry):
     attrs = parse_marker(line.removesuffix("\n"))
     assert attrs is not None
     tolerant = compile_reader(kind)(attrs, "body", lambda: "line-1")
-    assert tolerant == replace(without_thoughts(entry), **{kind.body: "body"})
+    assert tolerant == replace(without_provider_data(entry), **{kind.body: "body"})
     match = pattern.match(line)
     assert (match is None) is ("%" in line)
     assert match is None or build(match, "body") == tolerant

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_providers import API_KEY, PROVIDER_FACTORIES
+from model_providers import API_KEY, PROVIDER_FACTORIES, http_provider
 from model_request import make_model_request
 from msgspec.structs import replace
 
@@ -17,10 +17,11 @@ from retinue.domain.model_turn import Model, ModelReply, ModelRequest
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.interfaces import Provider
-from retinue.providers.anthropic import AnthropicProvider
 from retinue.providers.message_order import split_exchanges
-from retinue.providers.openai_chat import BASE_URL, OpenAIChatProvider, request_format
+from retinue.providers.openai_chat import OPENAI_URL, request_format
+from retinue.providers.reply_data import short_call_id
 from retinue.providers.request_encoding import encode_request
+from retinue.providers.wire_format import RequestTarget
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, raw_stream, text_reply
 
@@ -71,8 +72,10 @@ def user(text: str, entry_id: str = "u1") -> Message:
     return Message(id=entry_id, role="user", text=text)
 
 
-def agent(text: str = "", *, calls: int = 0, entry_id: str = "a1", thoughts: tuple[str, ...] = ()) -> Message:
-    return Message(id=entry_id, role="agent", text=text, tool_call_count=calls, thoughts=thoughts)
+def agent(
+    text: str = "", *, calls: int = 0, entry_id: str = "a1", provider_data: tuple[str, ...] = ()
+) -> Message:
+    return Message(id=entry_id, role="agent", text=text, tool_call_count=calls, provider_data=provider_data)
 
 
 def call(call_id: str, args: str = "{}", tool: str = "read") -> ToolCall:
@@ -126,28 +129,36 @@ async def test_a_thinking_level_is_translated_for_each_api(level: str):
     budget = {"low": 2048, "medium": 8192, "high": 24576}[level]
     async with start_harness("anthropic") as harness:
         body = (await harness.send([user("hi")], model={"thinking": level, "temperature": 0.3})).body
-        assert body["thinking"] == {"type": "enabled", "budget_tokens": budget}
+        assert (body["thinking"], body["output_config"]) == ({"type": "adaptive"}, {"effort": level})
         assert body["max_tokens"] == budget + 8192
         assert "temperature" not in body
         limited = (await harness.send([user("hi")], model={"thinking": level, "max_tokens": 500})).body
         assert limited["max_tokens"] == budget + 500
+        old = {"name": "claude-sonnet-4-5-20250929", "thinking": level}
+        body = (await harness.send([user("hi")], model=old, provider_cache={})).body
+        assert body["thinking"] == {"type": "enabled", "budget_tokens": budget}
 
 
-@pytest.mark.parametrize("level", ["off", None])
-async def test_no_thinking_field_is_sent_when_thinking_is_off(provider: str, level: str | None):
+async def test_thinking_is_switched_off_explicitly_and_left_to_the_server_without_a_level(provider: str):
     """Shows: E010."""
+    off = {"openai": {"reasoning_effort": "none"}, "anthropic": {"thinking": {"type": "disabled"}}}[provider]
     async with start_harness(provider) as harness:
-        body = (await harness.send([user("hi")], model={"thinking": level})).body
-        assert not {"thinking", "reasoning_effort"} & body.keys()
+        body = (await harness.send([user("hi")], model={"thinking": "off"})).body
+        assert {name: body.get(name) for name in off} == off
+        body = (await harness.send([user("hi")], model={"thinking": None}, provider_cache={})).body
+        assert not {"thinking", "reasoning_effort", "output_config"} & body.keys()
 
 
 def test_max_completion_tokens_is_sent_only_to_openai_itself():
     """Shows: C099."""
     model = Model(provider="openai", name="m", max_tokens=77)
     request = make_model_request(model, [user("hi")])
-    openai_body = msgspec.json.decode(b"".join(encode_request(request, request_format(BASE_URL))))
-    other_body = msgspec.json.decode(
-        b"".join(encode_request(replace(request, provider_cache={}), request_format("http://127.0.0.1/v1")))
+    openai_body, other_body = (
+        msgspec.json.decode(
+            b"".join(encode_request(replace(request, provider_cache={}), request_format(target)).chunks)
+        )
+        for url in (f"{OPENAI_URL}v1", "http://127.0.0.1/v1")
+        for target in [RequestTarget(server="s", base_url=url, model="m")]
     )
     assert (openai_body["max_completion_tokens"], other_body["max_tokens"]) == (77, 77)
     assert "max_tokens" not in openai_body
@@ -167,8 +178,8 @@ async def test_the_key_and_the_api_version_are_sent_as_headers():
 async def test_a_base_url_may_end_with_a_slash_or_a_version(suffix: str):
     async with FakeModelServer(lambda _: text_reply("ok")) as server:
         providers: list[Provider] = [
-            OpenAIChatProvider(server.url + suffix, ""),
-            AnthropicProvider(server.url + suffix, ""),
+            http_provider("openai", server.url + suffix),
+            http_provider("anthropic", server.url + suffix),
         ]
         request = make_model_request(Model(provider="x", name="m"), [user("hi")])
         for client in providers:
@@ -214,6 +225,10 @@ CONVERSATION: list[Entry] = [
 ]
 
 
+ID_C1, ID_C2 = short_call_id("c1"), short_call_id("c2")
+"""Ids on the wire of calls that no server issued."""
+
+
 async def test_chat_completions_get_results_in_call_order_and_notices_after_them():
     async with start_harness("openai") as harness:
         messages = (await harness.send(CONVERSATION)).messages
@@ -223,12 +238,12 @@ async def test_chat_completions_get_results_in_call_order_and_notices_after_them
             "role": "assistant",
             "content": "I look.",
             "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}},
-                {"id": "c2", "type": "function", "function": {"name": "read", "arguments": '{"path": "b"}'}},
+                {"id": ID_C1, "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}},
+                {"id": ID_C2, "type": "function", "function": {"name": "read", "arguments": '{"path": "b"}'}},
             ],
         },
-        {"role": "tool", "tool_call_id": "c1", "content": "found"},
-        {"role": "tool", "tool_call_id": "c2", "content": "no such file"},
+        {"role": "tool", "tool_call_id": ID_C1, "content": "found"},
+        {"role": "tool", "tool_call_id": ID_C2, "content": "no such file"},
         {"role": "user", "content": "[notice: announcement]\na child is done"},
         {"role": "user", "content": "and?"},
     ]
@@ -243,15 +258,15 @@ async def test_anthropic_gets_results_and_text_after_a_reply_in_one_message():
             "role": "assistant",
             "content": [
                 {"type": "text", "text": "I look."},
-                {"type": "tool_use", "id": "c1", "name": "read", "input": {"path": "a"}},
-                {"type": "tool_use", "id": "c2", "name": "read", "input": {"path": "b"}},
+                {"type": "tool_use", "id": ID_C1, "name": "read", "input": {"path": "a"}},
+                {"type": "tool_use", "id": ID_C2, "name": "read", "input": {"path": "b"}},
             ],
         },
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "c1", "content": "found"},
-                {"type": "tool_result", "tool_use_id": "c2", "content": "no such file", "is_error": True},
+                {"type": "tool_result", "tool_use_id": ID_C1, "content": "found"},
+                {"type": "tool_result", "tool_use_id": ID_C2, "content": "no such file", "is_error": True},
                 {"type": "text", "text": "[notice: announcement]\na child is done"},
                 {"type": "text", "text": "and?"},
             ],
@@ -287,7 +302,7 @@ async def test_a_call_whose_reply_was_deleted_is_sent_in_a_message_without_text(
         request = await harness.send(entries)
     assistant_messages = [message for message in request.messages if message["role"] == "assistant"]
     assert len(assistant_messages) == 2
-    assert str(assistant_messages[1]).count("c2") == 1
+    assert str(assistant_messages[1]).count(ID_C2) == 1
 
 
 async def test_arguments_that_are_no_json_object_are_sent_as_an_empty_object(provider: str):
@@ -388,15 +403,22 @@ THOUGHTS = (
 )
 
 
-async def test_signed_thinking_blocks_are_sent_back_first_and_unchanged_to_anthropic_only():
-    entries = [user("hi"), agent("so", calls=1, thoughts=THOUGHTS), call("c1"), result("c1")]
+async def thinking_of(harness: ProviderHarness, entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Return the data of a reply to these entries that has two thinking blocks."""
+    reply = await harness.request_reply(entries, provider_cache={})
+    return (reply.provider_data[0], *THOUGHTS)
+
+
+async def test_signed_thinking_blocks_are_sent_back_unchanged_to_their_own_server_only():
     foreign_entries = [
         user("hi"),
-        agent("so", thoughts=('{"type":"reasoning"}', "no json", "[]")),
+        agent("so", provider_data=('{"type":"reasoning"}', "no json", "[]")),
         user("x", "u2"),
     ]
-    async with start_harness("anthropic") as harness:
-        blocks = (await harness.send(entries)).messages[1]["content"]
+    async with start_harness("anthropic", text_reply("so", thinking="hm")) as harness:
+        data = await thinking_of(harness, [user("hi")])
+        entries = [user("hi"), agent("so", calls=1, provider_data=data), call("c1"), result("c1")]
+        blocks = (await harness.send(entries, provider_cache={})).messages[1]["content"]
         assert [block["type"] for block in blocks] == ["thinking", "redacted_thinking", "text", "tool_use"]
         assert blocks[0] == msgspec.json.decode(THOUGHTS[0])
         other = (await harness.send(foreign_entries, provider_cache={})).messages[1]["content"]
@@ -405,12 +427,30 @@ async def test_signed_thinking_blocks_are_sent_back_first_and_unchanged_to_anthr
         assert b"thinking" not in (await harness.send(entries)).raw_body
 
 
-async def test_thinking_is_not_requested_in_a_tool_loop_without_thinking_blocks():
+async def test_thinking_blocks_are_not_sent_after_an_edit_of_what_they_followed():
+    async with start_harness("anthropic", text_reply("so", thinking="hm")) as harness:
+        first = agent("so", provider_data=await thinking_of(harness, [user("hi")]))
+        entries = [user("hi"), first, user("and?", "u2")]
+        second = agent("thus", entry_id="a2", provider_data=await thinking_of(harness, entries))
+        for question, thinking_expected in (("hi", [True, True]), ("hello", [False, False])):
+            edited = [user(question), *entries[1:], second, user("go on", "u3")]
+            messages = (await harness.send(edited, provider_cache={})).messages
+            replies = [message["content"] for message in messages if message["role"] == "assistant"]
+            assert [blocks[0]["type"] == "thinking" for blocks in replies] == thinking_expected
+        edited = [*entries[:2], user("really?", "u2"), second, user("go on", "u3")]
+        messages = (await harness.send(edited, provider_cache={})).messages
+        replies = [message["content"] for message in messages if message["role"] == "assistant"]
+        assert [blocks[0]["type"] == "thinking" for blocks in replies] == [True, False]
+
+
+async def test_thinking_with_a_budget_is_not_requested_in_a_tool_loop_without_thinking_blocks():
     tool_turns = [call("c1"), result("c1"), agent("more", calls=1, entry_id="a2"), call("c2"), result("c2")]
+    model = {"name": "claude-opus-4-1", "thinking": "low"}
     thinking_requested: list[bool] = []
-    async with start_harness("anthropic") as harness:
+    async with start_harness("anthropic", text_reply("so", thinking="hm")) as harness:
+        reply = await harness.request_reply([user("hi")], model=model)
         for entries in (
-            [user("hi"), agent("so", calls=1, thoughts=THOUGHTS), *tool_turns],
+            [user("hi"), agent("so", calls=1, provider_data=reply.provider_data), *tool_turns],
             [user("hi"), agent("so", calls=1), *tool_turns],
             [user("hi"), agent("so", calls=1), *tool_turns, user("next", "u2")],
             [
@@ -421,7 +461,7 @@ async def test_thinking_is_not_requested_in_a_tool_loop_without_thinking_blocks(
                 Notice(id="n", topic="x", text="y"),
             ],
         ):
-            request = await harness.send(entries, model={"thinking": "low"}, provider_cache={})
+            request = await harness.send(entries, model=model, provider_cache={})
             thinking_requested.append("thinking" in request.body)
     assert thinking_requested == [True, False, True, True]
 
@@ -430,10 +470,10 @@ async def test_thinking_blocks_of_a_reply_keep_their_signatures():
     async with start_harness("anthropic", text_reply("done", thinking="let me see")) as harness:
         reply = await harness.request_reply([user("hi")])
         redacted = b'data: {"type":"content_block_start","index":0,"content_block":{"type":"redacted_thinking","data":"eA=="}}\n\n'
-    assert reply.thinking_blocks == ('{"type":"thinking","thinking":"let me see","signature":"c2lnbmVk"}',)
+    assert reply.provider_data[1] == '{"type":"thinking","thinking":"let me see","signature":"c2lnbmVk"}'
     suffix = b'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"}}\n\n'
     async with start_harness("anthropic", raw_stream(redacted + suffix)) as harness:
-        assert (await harness.request_reply([user("hi")])).thinking_blocks == (THOUGHTS[1],)
+        assert (await harness.request_reply([user("hi")])).provider_data[1:] == (THOUGHTS[1],)
 
 
 async def test_each_request_starts_with_the_bytes_of_the_previous_one(provider: str):

@@ -7,23 +7,22 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_providers import http_provider
 from model_request import make_model_request
 
 from retinue.domain.model_turn import Model, ModelReply, ReplyDelta, StopReason
 from retinue.domain.transcript import Message
 from retinue.errors import ModelFailed
 from retinue.interfaces import Provider
-from retinue.providers.anthropic import AnthropicProvider
 from retinue.providers.errors import ProviderError
 from retinue.providers.http.sse import MAX_EVENT_BYTES, EventParser
-from retinue.providers.openai_chat import OpenAIChatProvider
 from retinue.testing.fake_model_server import FakeModelServer
 from retinue.testing.replies import FakeResponse, raw_stream, text_reply
 from retinue.testing.wire_formats import anthropic_events, openai_events
 
 FACTORIES: dict[str, Callable[[str], Provider]] = {
-    "openai": lambda url: OpenAIChatProvider(url, ""),
-    "anthropic": lambda url: AnthropicProvider(url, ""),
+    "openai": lambda url: http_provider("openai", url),
+    "anthropic": lambda url: http_provider("anthropic", url),
 }
 
 

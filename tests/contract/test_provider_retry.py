@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import format_datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from model_providers import API_KEY, PROVIDER_FACTORIES
+from model_providers import API_KEY, PROVIDER_FACTORIES, http_provider
 from model_request import make_model_request
 from msgspec.structs import replace
 
@@ -23,9 +24,7 @@ from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import Message
 from retinue.errors import BadConfig, ModelFailed
 from retinue.interfaces import Provider
-from retinue.providers.anthropic import AnthropicProvider
 from retinue.providers.http.stream_request import BYTES_RECEIVED
-from retinue.providers.openai_chat import OpenAIChatProvider
 from retinue.providers.rate_limit import RateLimitGate
 from retinue.providers.retry import RetryingProvider
 from retinue.providers.retry_policy import RetrySettings
@@ -54,7 +53,6 @@ from retinue.testing.replies import (
 from retinue.testing.wire_formats import anthropic_events, openai_events
 
 VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-PROVIDER_CLASSES = {"openai": OpenAIChatProvider, "anthropic": AnthropicProvider}
 EVENTS = {"openai": openai_events, "anthropic": anthropic_events}
 QUICK_TIMEOUTS = StreamTimeoutSettings(first_byte_s=5, idle_s=5, no_output_s=5, total_s=10)
 QUICK_SETTINGS = RetrySettings(
@@ -787,7 +785,7 @@ async def test_a_response_without_streaming_is_read(provider: str):
 
 async def test_the_error_of_an_unknown_provider_lists_the_known_ones():
     retrying = RetryingProvider(
-        {name: lambda model: OpenAIChatProvider() for name in ("openai", "anthropic")}, fixed_clock()
+        {name: lambda model: http_provider("openai") for name in ("openai", "anthropic")}, fixed_clock()
     )
     failure = await catch_model_failure(retrying, "opnai")
     assert failure.reason == "config"
@@ -807,7 +805,7 @@ async def test_a_missing_key_is_a_configuration_error(provider: str):
     def fail_to_get_key() -> str:
         raise BadConfig(f"{VARIABLES[provider]} is not set")
 
-    make = PROVIDER_CLASSES[provider]
+    make = partial(http_provider, provider)
     retrying = RetryingProvider(
         {provider: lambda model: make("http://127.0.0.1:9", fail_to_get_key)}, fixed_clock()
     )
@@ -817,7 +815,7 @@ async def test_a_missing_key_is_a_configuration_error(provider: str):
 
 
 def test_a_base_url_with_a_password_is_refused(provider: str):
-    make = PROVIDER_CLASSES[provider]
+    make = partial(http_provider, provider)
     with pytest.raises(
         BadConfig, match=f"must not contain a password. Put the key into {VARIABLES[provider]}"
     ):
@@ -826,7 +824,7 @@ def test_a_base_url_with_a_password_is_refused(provider: str):
 
 @pytest.mark.parametrize("suffix", ["?api-version=1", "?", "#here", "/v1?key=secret#"])
 def test_a_base_url_with_a_query_or_fragment_is_refused(provider: str, suffix: str):
-    make = PROVIDER_CLASSES[provider]
+    make = partial(http_provider, provider)
     with pytest.raises(BadConfig) as error_info:
         make(f"https://127.0.0.1{suffix}", "")
     assert str(error_info.value) == ("A base URL must not contain '?' or '#'. Write it as https://host/path")
@@ -880,7 +878,7 @@ async def test_closing_the_provider_fails_a_turn_that_waits_for_its_retry(provid
 
 @pytest.mark.parametrize("key", ["ключ-ключ", "two\nlines", "nul\x00"])
 async def test_a_key_that_no_header_can_carry_is_refused_before_any_request(provider: str, key: str):
-    make = PROVIDER_CLASSES[provider]
+    make = partial(http_provider, provider)
     async with FakeModelServer([]) as server:
         client = make(server.url, lambda: key)
         with pytest.raises(ModelFailed) as error_info:

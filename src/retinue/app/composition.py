@@ -7,6 +7,7 @@ from contextlib import suppress
 from retinue.app.sandbox_loader import SandboxLoader
 from retinue.config.load import Config
 from retinue.domain.agent import Agent
+from retinue.domain.clock import Clock
 from retinue.domain.io_results import FetchedPage
 from retinue.domain.model_selection import select_model
 from retinue.domain.model_turn import Model
@@ -16,6 +17,8 @@ from retinue.errors import BadConfig, RetinueError, UsageError, UserUnavailable
 from retinue.interfaces import Provider, RuntimeContext, Tool
 from retinue.providers import registry
 from retinue.providers.interface import ProviderServices, own_api_key
+from retinue.providers.learned_changes import FILE_NAME as LEARNED_FILE
+from retinue.providers.learned_changes import LearnedChanges
 from retinue.runtime import recovery, run_control
 from retinue.runtime.agent_loop import fail_run, run_agent_loop
 from retinue.runtime.approvals import AnswerDeferred
@@ -91,10 +94,14 @@ def _is_suspended_here(run: Run, context: RuntimeContext, is_alive: Callable[[st
 
 
 def provider_factories(
-    config: Config, sandbox_loader: SandboxLoader, redact: Redactor
+    config: Config, sandbox_loader: SandboxLoader, redact: Redactor, clock: Clock
 ) -> dict[str, Callable[[Model], Provider]]:
     """Return a factory for each provider; its module is imported when a model of it is first used."""
-    services = ProviderServices(redact=redact, cli_agent_launcher=lambda: sandbox_loader.cli_agent_runner)
+    services = ProviderServices(
+        redact=redact,
+        cli_agent_launcher=lambda: sandbox_loader.cli_agent_runner,
+        learned_changes=LearnedChanges(clock, config.home / LEARNED_FILE if config.is_persistent else None),
+    )
     return registry.provider_factories(config, services)
 
 

@@ -122,7 +122,7 @@ def build_context(
         ledger=ledger,
         worker=worker,
         provider=RetryingProvider(
-            provider_factories(config, sandbox, redact),
+            provider_factories(config, sandbox, redact, clock),
             clock,
             settings_by_provider={name: retry_settings(each) for name, each in config.providers.items()},
         ),

@@ -33,6 +33,7 @@ class Thinking(StrEnum):
     LOW = "low"
     MEDIUM = "medium"
     HIGH = "high"
+    MAX = "max"
 
 
 class ToolExposure(StrEnum):

@@ -70,6 +70,8 @@ class UnsavedToolCall(Struct, frozen=True, kw_only=True):
     arguments: str
     invalid_reason: str = ""
     """Why it must not run: its arguments were cut off or are not a JSON object."""
+    vendor_id: str = ""
+    """The id that the server gave the call, as `server.id`."""
 
 
 class ProviderToolCall(Struct, frozen=True, kw_only=True):
@@ -102,7 +104,8 @@ class ModelReply(Struct, frozen=True, kw_only=True):
     """The model that answered, as the provider named it."""
     usage: Usage = Usage()
     stop_reason: StopReason = StopReason.END
-    thinking_blocks: tuple[str, ...] = ()
+    provider_data: tuple[str, ...] = ()
+    """What the provider wants back with this reply, unchanged, each as JSON text."""
     truncation_notice: str = ""
     """A notice to append when something was left out, such as text above the size limit."""
     steps: tuple[ReplyStep, ...] = ()
@@ -124,3 +127,5 @@ class ReplyDelta(Struct, frozen=True, kw_only=True):
     is_discarded: bool = False
     wait_reason: str = ""
     """Why nothing arrives: `rate limited, retrying in 3 s`, `cannot reach …, retrying in 3 s`."""
+    notice: str = ""
+    """What is not sent because the server refused it: `temperature is not sent: … does not accept it`."""

@@ -100,7 +100,7 @@ class ProviderSpec(Struct, frozen=True, kw_only=True):
 _ROWS = (
     ProviderSpec(
         name="openai",
-        create="retinue.providers.openai_chat:create_provider",
+        create="retinue.providers.model_server:create_openai_provider",
         aliases=("openai-compatible",),
         foreign_names={
             "chatgpt": "openai",
@@ -121,7 +121,7 @@ _ROWS = (
     ),
     ProviderSpec(
         name="anthropic",
-        create="retinue.providers.anthropic:create_provider",
+        create="retinue.providers.model_server:create_anthropic_provider",
         foreign_names={"claude": "anthropic", "anthropic": "anthropic"},
         model_pattern="claude",
         default_model_name="claude-sonnet-4-5",

@@ -26,10 +26,8 @@ class Message(Struct, frozen=True, kw_only=True):
     """Set when the reply did not end normally: `length`, `refused`, `cancelled`."""
     tool_call_count: int = 0
     """Number of tool calls in this reply; fewer at the end of the file mean a torn tail."""
-    thoughts: tuple[str, ...] = ()
-    """Thinking blocks to send back to the provider unchanged, each as JSON text; kept in a sidecar, never
-    shown.
-    """
+    provider_data: tuple[str, ...] = ()
+    """What the provider wants back with a reply, unchanged, each as JSON text; kept in a sidecar, never shown."""
 
 
 class ToolCall(Struct, frozen=True, kw_only=True):
@@ -43,6 +41,8 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     run: str = ""
     invalid_reason: str = ""
     """Why this call must never run: its arguments were cut off or are not JSON."""
+    vendor_id: str = ""
+    """The id by which the server that issued the call knows it, as `server.id`; sent back to that server only."""
 
 
 class ToolResult(Struct, frozen=True, kw_only=True):
@@ -115,9 +115,10 @@ def public_entry_id(entry: Entry) -> str:
 
 
 def entry_as_json(entry: Entry) -> dict[str, Any]:
-    """Return an entry as JSON with its kind; thinking blocks are left out."""
+    """Return an entry as JSON with its kind; what is kept for the provider is left out."""
     data = asdict(entry) | {"id": public_entry_id(entry)}
-    data.pop("thoughts", None)
+    data.pop("provider_data", None)
+    data.pop("vendor_id", None)
     if isinstance(entry, Message):
         data["usage"] = asdict(entry.usage)
     return {"kind": ENTRY_KINDS[type(entry)], **data}

@@ -1,38 +1,42 @@
-"""Provider for the Anthropic Messages API and compatible servers."""
+"""The Anthropic Messages API and compatible servers."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta, StopReason
-from retinue.domain.providers import MODEL_APIS
+from retinue.domain.model_turn import Model, ModelReply, ModelRequest, StopReason
 from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import Entry, Message, ToolCall
+from retinue.providers.call_ids import CallIds
 from retinue.providers.errors import ProviderError, server_failure_message
-from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
-from retinue.providers.interface import ProviderServices, ProviderSettings, server_access
 from retinue.providers.json_decoding import decode_json
 from retinue.providers.message_order import Exchange
 from retinue.providers.reply_builder import PartialToolCall, ReplyBuilder, sum_counts, usage_mapping
+from retinue.providers.reply_data import CALL, TEXT, Block, parse_reply_data
+from retinue.providers.request_changes import BINDING, DROP, REPLAY, THINKING, RequestChanges
 from retinue.providers.request_encoding import (
     ExchangePosition,
     RequestFormat,
     encode_json,
-    encode_open_object,
-    encode_request,
     encode_tool_list,
     invalid_arguments_reason,
     replace_surrogates,
 )
 from retinue.providers.retry_policy import INCOMPLETE, policy_for_error_name, provider_error
+from retinue.providers.wire_format import ReaderInputs, RequestTarget, WireFormat
 
-BASE_URL = MODEL_APIS["anthropic"].base_url
+NAME = "anthropic"
 API_VERSION = "2023-06-01"
+BINDING_HEADER = "thinking-binding-controls-2026-08-01"
 DEFAULT_MAX_TOKENS = 8192
-THINKING_BUDGETS: Mapping[str, int] = {"low": 2048, "medium": 8192, "high": 24576}
-"""Thinking tokens by level."""
+THINKING_BUDGETS: Mapping[str, int] = {"low": 2048, "medium": 8192, "high": 24576, "max": 49152}
+"""Thinking tokens by level; where the model decides itself, room for as many in the reply."""
+OLD_THINKING_MODELS = re.compile(r"claude-(?:[23]|instant|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?:-\d{8}|@|$))")
+"""Models that know only thinking with a budget (November 2026). Only saves the first refusal."""
 REMOVED_PLACEHOLDER = "[earlier conversation removed]"
 CONTINUE_PROMPT = "[continue]"
 """Appended after a final message of the model, which it would otherwise continue."""
@@ -46,87 +50,87 @@ STOP_BY_REASON: Mapping[str, StopReason] = {
     "refusal": StopReason.REFUSED,
 }
 """Any other stop reason is a normal end."""
+_THINKING_BLOCKS = ("thinking", "redacted_thinking")
 
 
-def create_provider(
-    model: Model, settings: ProviderSettings, _services: ProviderServices
-) -> "AnthropicProvider":
-    access = server_access(model, settings)
-    return AnthropicProvider(access.base_url, access.api_key, key_variable=access.key_variable)
-
-
-class AnthropicProvider:
-    """Send requests to one base URL. The key is read for each request and not stored."""
-
-    def __init__(
-        self,
-        base_url: str = BASE_URL,
-        api_key: Callable[[], str] | str = "",
-        *,
-        key_variable: str = "ANTHROPIC_API_KEY",
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    ) -> None:
-        base = base_url.rstrip("/").removesuffix("/v1")
-        self._api_key = api_key
-        self._connection = StreamingRequest(
-            url=f"{base}/v1/messages", key_variable=key_variable, connect_timeout_s=connect_timeout_s
-        )
-        self._request_format = RequestFormat(
-            name="anthropic", encode_head=_encode_head, build_messages=_build_messages
-        )
-
-    async def request_reply(
-        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
-    ) -> ModelReply:
-        key = self._connection.resolve_key(self._api_key)
-        if request.model.thinking in THINKING_BUDGETS and not _can_use_thinking(request.entries):
-            request = replace(request, model=replace(request.model, thinking=None))
-        body = encode_request(request, self._request_format)
-        reader = _MessageReader(on_delta, key)
-        headers = {"anthropic-version": API_VERSION, **({"x-api-key": key} if key else {})}
-        await self._connection.stream(headers, body, reader, on_delta, key)
-        return reader.reply(sent_bytes=sum(map(len, body)))
-
-    async def close(self) -> None:
-        await self._connection.close()
-
-
-def _can_use_thinking(entries: Sequence[Entry]) -> bool:
-    """Return whether thinking may be enabled for this request.
-
-    Between tool calls and their results the provider requires the thinking blocks that led to the calls. If
-    they are missing, it rejects the request.
-    """
-    missing_thinking = False
-    for entry in reversed(entries):
-        if not isinstance(entry, Message):
-            continue
-        if entry.role == "user" or not entry.tool_call_count:
-            break
-        if any(_is_thinking_block(block) for block in entry.thoughts):
-            return True
-        missing_thinking = True
-    return not missing_thinking
+def request_format(target: RequestTarget) -> RequestFormat:
+    return RequestFormat(
+        name=f"{NAME} {target.server} {target.model} {target.changes.key}",
+        build_fields=partial(_build_fields, target),
+        open_messages=lambda _: b'"messages":[',
+        build_messages=partial(_build_messages, target),
+        binds_prefix=True,
+    )
 
 
 def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     return {"name": api_tool_name(spec.name), "description": spec.description, "input_schema": spec.schema}
 
 
-def _encode_head(request: ModelRequest) -> bytes:
+def _build_fields(target: RequestTarget, request: ModelRequest) -> dict[str, Any]:
     model = request.model
     budget = THINKING_BUDGETS.get(model.thinking or "", 0)
-    head = encode_open_object(
-        model=model.name,
-        stream=True,
-        max_tokens=_max_tokens(model, budget),
-        temperature=None if budget else model.temperature,
-        thinking={"type": "enabled", "budget_tokens": budget} if budget else None,
-        cache_control={"type": "ephemeral"},
-        tools=encode_tool_list(request.tools, _encode_tool),
-        system=[_text_block(request.system)] if request.system.strip() else None,
-    )
-    return head + b'"messages":['
+    style = _thinking_style(target)
+    if not style:
+        budget = 0
+    fields: dict[str, Any] = {
+        "model": model.name,
+        "stream": True,
+        "max_tokens": _max_tokens(model, budget),
+        "temperature": None if budget else model.temperature,
+        "cache_control": {"type": "ephemeral"},
+        "tools": encode_tool_list(request.tools, _encode_tool),
+        "system": [_text_block(request.system)] if request.system.strip() else None,
+    }
+    thinking: dict[str, Any] = {}
+    if budget and style == "enabled":
+        thinking = {"type": "enabled", "budget_tokens": budget}
+    elif budget:
+        thinking = {"type": "adaptive"}
+        fields["output_config"] = {"effort": model.thinking}
+    elif model.thinking == "off" and style:
+        thinking = {"type": "disabled"}
+    if thinking and _uses_binding(target.changes):
+        thinking["block_binding"] = {"prefix_mismatch_behavior": "drop_block"}
+    return target.finish_fields(fields | {"thinking": thinking or None})
+
+
+def _thinking_style(target: RequestTarget) -> str:
+    """Return how thinking is requested; empty if the server refused both ways."""
+    treatment = target.changes.treatment_of(THINKING)
+    if treatment:
+        return "" if treatment == DROP else treatment
+    return "enabled" if OLD_THINKING_MODELS.match(target.model) else "adaptive"
+
+
+def prepare_request(request: ModelRequest, target: RequestTarget) -> ModelRequest:
+    """Request no thinking with a budget in a tool loop whose thinking blocks are missing.
+
+    Between tool calls and their results, the server requires the thinking blocks that led to the calls.
+    """
+    if request.model.thinking not in THINKING_BUDGETS or _thinking_style(target) != "enabled":
+        return request
+    if _has_thinking_of_open_calls(request.entries, target):
+        return request
+    return replace(request, model=replace(request.model, thinking=None))
+
+
+def _has_thinking_of_open_calls(entries: Sequence[Entry], target: RequestTarget) -> bool:
+    is_missing = False
+    for entry in reversed(entries):
+        if not isinstance(entry, Message):
+            continue
+        if entry.role == "user" or not entry.tool_call_count:
+            break
+        data = parse_reply_data(entry)
+        if data is not None and data.is_from(target.server, target.model) and any(data.server_blocks):
+            return True
+        is_missing = True
+    return not is_missing
+
+
+def _uses_binding(changes: RequestChanges) -> bool:
+    return changes.treatment_of(BINDING) == "drop_block"
 
 
 def _max_tokens(model: Model, budget: int) -> int:
@@ -140,14 +144,17 @@ def _max_tokens(model: Model, budget: int) -> int:
     return budget + (limit or DEFAULT_MAX_TOKENS)
 
 
-def _build_messages(exchange: Exchange, position: ExchangePosition) -> Sequence[Mapping[str, Any]]:
+def _build_messages(
+    target: RequestTarget, exchange: Exchange, position: ExchangePosition
+) -> Sequence[Mapping[str, Any]]:
+    call_ids = CallIds(exchange.calls.values(), target)
     messages: list[dict[str, Any]] = []
-    assistant_blocks = _assistant_blocks(exchange)
+    assistant_blocks = _assistant_blocks(target, exchange, call_ids, position.prefix)
     if assistant_blocks:
         if position.is_first:
             messages.append({"role": "user", "content": [_text_block(REMOVED_PLACEHOLDER)]})
         messages.append({"role": "assistant", "content": assistant_blocks})
-    user_blocks = [_tool_result_block(exchange, call) for call in exchange.calls.values()] + [
+    user_blocks = [_tool_result_block(exchange, call, call_ids[call]) for call in exchange.calls.values()] + [
         _text_block(text) for text in exchange.user_texts
     ]
     if user_blocks:
@@ -157,58 +164,58 @@ def _build_messages(exchange: Exchange, position: ExchangePosition) -> Sequence[
     return messages
 
 
-def _assistant_blocks(exchange: Exchange) -> list[Any]:
-    """Return the model's own blocks, unchanged thinking blocks first, as their signatures require."""
+def _assistant_blocks(target: RequestTarget, exchange: Exchange, call_ids: CallIds, prefix: str) -> list[Any]:
+    """Return the model's own blocks in their order, with the thinking blocks that are still valid."""
+    calls = [_tool_use_block(call, call_ids[call]) for call in exchange.calls.values()]
+    if not calls and not exchange.text:
+        return []  # thinking blocks alone are not a message
     blocks: list[Any] = []
     for message in exchange.replies:
-        blocks += [msgspec.Raw(block.encode()) for block in message.thoughts if _is_thinking_block(block)]
-        if message.text.strip():
-            blocks.append(_text_block(message.text))
-    calls = [_tool_use_block(call) for call in exchange.calls.values()]
-    # Thinking blocks alone are not a message.
-    return blocks + calls if calls or exchange.text else []
+        text = [_text_block(message.text)] if message.text.strip() else []
+        for block in _valid_blocks(target, message, prefix):
+            if block.kind == "text":
+                blocks += text
+                text = []
+            elif block.kind == "call":
+                blocks += calls[:1]
+                calls = calls[1:]
+            else:
+                blocks.append(msgspec.Raw(block.raw.encode()))
+        blocks += text
+    return blocks + calls
 
 
-def _tool_use_block(call: ToolCall) -> dict[str, Any]:
+def _valid_blocks(target: RequestTarget, message: Message, prefix: str) -> Sequence[Block]:
+    """Return the blocks of a reply, if it came from this model and nothing before it has changed.
+
+    A thinking block is bound to what precedes it. After an edit, the blocks from there on are not sent any more.
+    """
+    data = parse_reply_data(message)
+    if data is None or target.changes.is_dropped(REPLAY):
+        return ()
+    if not data.is_from(target.server, target.model) or data.origin.prefix != prefix:
+        return ()
+    return [block for block in data.blocks if block.kind in ("text", "call", *_THINKING_BLOCKS)]
+
+
+def _tool_use_block(call: ToolCall, call_id: str) -> dict[str, Any]:
     args = "{}" if invalid_arguments_reason(call.args) else call.args
     return {
         "type": "tool_use",
-        "id": call.id,
+        "id": call_id,
         "name": api_tool_name(call.tool),
         "input": msgspec.Raw(replace_surrogates(args).encode()),
     }
 
 
-def _tool_result_block(exchange: Exchange, call: ToolCall) -> dict[str, Any]:
+def _tool_result_block(exchange: Exchange, call: ToolCall, call_id: str) -> dict[str, Any]:
     text, ok = exchange.result_of(call)
-    result = {"type": "tool_result", "tool_use_id": call.id, "content": text}
+    result = {"type": "tool_result", "tool_use_id": call_id, "content": text}
     return result if ok else {**result, "is_error": True}
 
 
 def _text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
-
-
-class _ThinkingBlock(msgspec.Struct, gc=False):
-    type: str = ""
-    signature: str = ""
-    data: str = ""
-
-
-_THINKING_DECODER = msgspec.json.Decoder(_ThinkingBlock)
-
-
-def _is_thinking_block(text: str) -> bool:
-    """Return whether this is a thinking block of this provider.
-
-    Thinking blocks of other providers in the same session are not sent.
-    """
-    try:
-        block = _THINKING_DECODER.decode(text.encode())
-    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-        return False
-    is_signed = block.type == "thinking" and bool(block.signature)
-    return is_signed or (block.type == "redacted_thinking" and bool(block.data))
 
 
 class _ContentPart(msgspec.Struct, gc=False):
@@ -270,11 +277,11 @@ class _OpenBlock:
 class _MessageReader:
     """Read a stream of message events into a reply."""
 
-    def __init__(self, on_delta: Callable[[ReplyDelta], None], key: str) -> None:
+    def __init__(self, inputs: ReaderInputs) -> None:
         self.has_stop_reason = False
         self.is_done = False
-        self._key = key
-        self._builder = ReplyBuilder(on_delta)
+        self._key = inputs.key
+        self._builder = ReplyBuilder(inputs.on_delta, inputs.origin)
         self._blocks: dict[int, _OpenBlock] = {}
         self._current_block: _OpenBlock | None = None
         self._usage: dict[str, Any] = {}
@@ -317,8 +324,8 @@ class _MessageReader:
     def reply(self, *, sent_bytes: int) -> ModelReply:
         if not self.has_stop_reason:
             raise provider_error("the model's reply ended before it was complete", INCOMPLETE)
-        self._builder.thinking_blocks += [
-            text for block in self._blocks.values() if (text := _encode_thinking_block(block))
+        self._builder.provider_data += [
+            text for block in self._blocks.values() if (text := _encode_block(block))
         ]
         usage = self._builder.plausible_usage(
             input_tokens=sum_counts(
@@ -414,11 +421,36 @@ _EVENT_METHODS: Mapping[str, Callable[[_MessageReader, _StreamEvent], None]] = {
 """Pings, block ends and unknown events are ignored."""
 
 
-def _encode_thinking_block(block: _OpenBlock) -> str:
-    """Return a thinking block as JSON, to be sent back unchanged, or "" if it is not one."""
+def _encode_block(block: _OpenBlock) -> str:
+    """Return a thinking block as JSON, to be sent back unchanged, or what stands for a text or a call."""
+    if block.call is not None:
+        return CALL
+    if block.part.type == "text":
+        return TEXT
     if block.part.type == "redacted_thinking" and block.part.data:
         return encode_json({"type": "redacted_thinking", "data": block.part.data}).decode()
     if block.part.type == "thinking" and block.signature:
         thinking = "".join(block.pieces)
         return encode_json({"type": "thinking", "thinking": thinking, "signature": block.signature}).decode()
     return ""
+
+
+def _endpoint(base_url: str) -> str:
+    return f"{base_url.removesuffix('/v1')}/v1/messages"
+
+
+def _headers(key: str, _: ModelRequest, changes: RequestChanges) -> dict[str, str]:
+    headers = {"anthropic-version": API_VERSION}
+    if _uses_binding(changes):
+        headers["anthropic-beta"] = BINDING_HEADER
+    return {**headers, "x-api-key": key} if key else headers
+
+
+MESSAGES = WireFormat(
+    name=NAME,
+    endpoint=_endpoint,
+    headers=_headers,
+    request_format=request_format,
+    reader=_MessageReader,
+    prepare=prepare_request,
+)

@@ -22,11 +22,23 @@ class RetryAfter(Struct, frozen=True, kw_only=True):
     at: datetime | None = None
 
 
+class Refusal(Struct, frozen=True, kw_only=True):
+    """An error response that may say what is wrong with the request."""
+
+    status: int
+    message: str = ""
+    """For people."""
+    param: str = ""
+    """The field that the server names."""
+    text: str = ""
+    """All of the body, in lower case."""
+
+
 class ProviderError(ModelFailed):
     """A failed attempt to get a reply.
 
     `retry` means another attempt may succeed; `close_rate_limit_gate` means no run should call this model for
-    a while.
+    a while. `refusal` is the response of a server that did not accept the request.
     """
 
     def __init__(
@@ -37,11 +49,13 @@ class ProviderError(ModelFailed):
         retry: bool = False,
         close_rate_limit_gate: bool = False,
         retry_after: RetryAfter | None = None,
+        refusal: Refusal | None = None,
     ) -> None:
         super().__init__(message, reason=reason)
         self.retry = retry
         self.close_rate_limit_gate = close_rate_limit_gate
         self.retry_after = retry_after or RetryAfter()
+        self.refusal = refusal
 
 
 def server_failure_message(server_text: str, secret: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from retinue.domain.providers import MODEL_APIS
 from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.errors import BadConfig
 from retinue.interfaces import Provider
+from retinue.providers.learned_changes import LearnedChanges
 
 
 class ServerSettings(Protocol):
@@ -83,6 +84,8 @@ class ProviderServices(Struct, frozen=True, kw_only=True):
     redact: Callable[[str], str]
     """Replace the secrets in a text."""
     cli_agent_launcher: Callable[[], CliAgentLauncher]
+    learned_changes: LearnedChanges
+    """What servers refused before, and what is sent instead."""
 
 
 class ListedModel(Struct, frozen=True, kw_only=True):
@@ -114,8 +117,14 @@ class ServerAccess(SecretFieldsStruct, frozen=True, kw_only=True):
     secret_fields = frozenset({"api_key"})
 
     base_url: str
-    api_key: str
+    api_key: Callable[[], str] | str
+    """The key, or a function that returns it for each request."""
     key_variable: str
+    """The environment variable that holds the key, named in error messages."""
+    headers: Mapping[str, str] = {}
+    """Headers that the user adds to each request."""
+    body: Mapping[str, Any] = {}
+    """Fields that the user adds to each request."""
 
 
 def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:

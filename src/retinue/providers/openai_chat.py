@@ -1,17 +1,16 @@
-"""Provider for the OpenAI Chat Completions API and compatible servers."""
+"""The Chat Completions API, of OpenAI and of every server that is compatible with it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta, StopReason
-from retinue.domain.providers import MODEL_APIS
+from retinue.domain.model_turn import ModelReply, ModelRequest, StopReason
 from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import ToolCall
+from retinue.providers.call_ids import CallIds
 from retinue.providers.errors import ProviderError, server_failure_message
-from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
-from retinue.providers.interface import ProviderServices, ProviderSettings, server_access
 from retinue.providers.json_decoding import decode_json
 from retinue.providers.message_order import Exchange
 from retinue.providers.reply_builder import (
@@ -21,20 +20,31 @@ from retinue.providers.reply_builder import (
     sum_counts,
     usage_mapping,
 )
+from retinue.providers.reply_data import CALL, ReplyData, call_fields, encode_call, parse_reply_data
+from retinue.providers.request_changes import DROP, FOREIGN_CALLS, REPLAY, SIGNATURES
 from retinue.providers.request_encoding import (
     ExchangePosition,
     RequestFormat,
     encode_json,
-    encode_open_object,
-    encode_request,
     encode_tool_list,
     invalid_arguments_reason,
 )
 from retinue.providers.retry_policy import INCOMPLETE, SERVER_ERROR, policy_for_stream_error, provider_error
+from retinue.providers.wire_format import ReaderInputs, RequestTarget, WireFormat
 
-BASE_URL = MODEL_APIS["openai"].base_url
-REASONING_EFFORTS = frozenset({"low", "medium", "high"})
+NAME = "openai-chat"
+OPENAI_URL = "https://api.openai.com/"
+REASONING_EFFORTS: Mapping[str, str] = {
+    "off": "none",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "max": "xhigh",
+}
+"""Effort by thinking level; without a level, the server decides."""
 EMPTY_MESSAGE = "[empty message]"
+PLACEHOLDER_SIGNATURE = "skip_thought_signature_validator"
+"""Google's own value for calls that none of its models made."""
 
 STOP_BY_REASON: Mapping[str, StopReason] = {
     "stop": StopReason.END,
@@ -46,75 +56,41 @@ STOP_BY_REASON: Mapping[str, StopReason] = {
 }
 """Any other finish reason is a normal end, except `error`, which is a failure."""
 
-
-def create_provider(
-    model: Model, settings: ProviderSettings, _services: ProviderServices
-) -> "OpenAIChatProvider":
-    access = server_access(model, settings)
-    return OpenAIChatProvider(access.base_url, access.api_key, key_variable=access.key_variable)
+_REASONING, _DETAILS, _MESSAGE_FIELDS = "chat.reasoning", "chat.reasoning_details", "chat.fields"
+"""Types of stored blocks: reasoning text, OpenRouter's details of it, and other fields of the message."""
 
 
-class OpenAIChatProvider:
-    """Send requests to one base URL. The key is read for each request and not stored."""
-
-    def __init__(
-        self,
-        base_url: str = BASE_URL,
-        api_key: Callable[[], str] | str = "",
-        *,
-        key_variable: str = "OPENAI_API_KEY",
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    ) -> None:
-        base = base_url.rstrip("/")
-        self._api_key = api_key
-        self._connection = StreamingRequest(
-            url=f"{base}/chat/completions", key_variable=key_variable, connect_timeout_s=connect_timeout_s
-        )
-        self._request_format = request_format(base)
-
-    async def request_reply(
-        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
-    ) -> ModelReply:
-        key = self._connection.resolve_key(self._api_key)
-        body = encode_request(request, self._request_format)
-        reader = _CompletionReader(on_delta, key)
-        # A local server may need no key: an empty one is not sent.
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        await self._connection.stream(headers, body, reader, on_delta, key)
-        return reader.reply(sent_bytes=sum(map(len, body)))
-
-    async def close(self) -> None:
-        await self._connection.close()
-
-
-def request_format(base_url: str) -> RequestFormat:
-    """Return the request format for a server.
-
-    Only OpenAI itself uses the new name of the output limit.
-    """
-    limit_field = "max_completion_tokens" if base_url.startswith("https://api.openai.com/") else "max_tokens"
+def request_format(target: RequestTarget) -> RequestFormat:
     return RequestFormat(
-        name="openai",
-        encode_head=lambda request: _encode_head(request, limit_field),
-        build_messages=_build_messages,
+        name=f"{NAME} {target.server} {target.model} {target.changes.key}",
+        build_fields=partial(_build_fields, target),
+        open_messages=_open_messages,
+        build_messages=partial(_build_messages, target),
     )
 
 
-def _encode_head(request: ModelRequest, limit_field: str) -> bytes:
+def _build_fields(target: RequestTarget, request: ModelRequest) -> dict[str, Any]:
     model = request.model
-    head = encode_open_object(
-        model=model.name,
-        stream=True,
-        stream_options={"include_usage": True},
-        temperature=model.temperature,
-        **{limit_field: model.max_tokens},
-        reasoning_effort=model.thinking if model.thinking in REASONING_EFFORTS else None,
-        tools=encode_tool_list(request.tools, _encode_tool),
+    effort = REASONING_EFFORTS.get(model.thinking or "")
+    # Only OpenAI itself uses the new name of the output limit from the start.
+    limit_field = "max_completion_tokens" if f"{target.base_url}/".startswith(OPENAI_URL) else "max_tokens"
+    return target.finish_fields(
+        {
+            "model": model.name,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": model.temperature,
+            limit_field: model.max_tokens,
+            "reasoning_effort": target.changes.treatment_of("reasoning_effort").replace(DROP, "") or effort,
+            "tools": encode_tool_list(request.tools, _encode_tool),
+        }
     )
-    head += b'"messages":['
-    if request.system:
-        head += encode_json({"role": "system", "content": request.system}) + b","
-    return head
+
+
+def _open_messages(request: ModelRequest) -> bytes:
+    if not request.system:
+        return b'"messages":['
+    return b'"messages":[' + encode_json({"role": "system", "content": request.system}) + b","
 
 
 def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
@@ -122,31 +98,81 @@ def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _build_messages(exchange: Exchange, position: ExchangePosition) -> Sequence[Mapping[str, Any]]:
+def _build_messages(
+    target: RequestTarget, exchange: Exchange, position: ExchangePosition
+) -> Sequence[Mapping[str, Any]]:
+    call_ids = CallIds(exchange.calls.values(), target)
     messages: list[dict[str, Any]] = []
-    text = exchange.text
-    if exchange.calls:
-        calls = [_tool_call_block(call) for call in exchange.calls.values()]
-        messages.append({"role": "assistant", "content": text or None, "tool_calls": calls})
-    elif text:
-        messages.append({"role": "assistant", "content": text})
-    messages += [
-        {"role": "tool", "tool_call_id": call.id, "content": exchange.result_of(call)[0]}
-        for call in exchange.calls.values()
-    ]
+    if exchange.calls and not call_ids.are_own and target.changes.treatment_of(FOREIGN_CALLS):
+        messages += _calls_as_text(exchange)
+    else:
+        if exchange.calls or exchange.text:
+            messages.append(_assistant_message(target, exchange, call_ids))
+        messages += [
+            {"role": "tool", "tool_call_id": call_ids[call], "content": exchange.result_of(call)[0]}
+            for call in exchange.calls.values()
+        ]
     messages += [{"role": "user", "content": text_item} for text_item in exchange.user_texts]
     if position.is_last and not messages:
         messages.append({"role": "user", "content": EMPTY_MESSAGE})
     return messages
 
 
-def _tool_call_block(call: ToolCall) -> dict[str, Any]:
+def _assistant_message(target: RequestTarget, exchange: Exchange, call_ids: CallIds) -> dict[str, Any]:
+    text = exchange.text
+    message: dict[str, Any] = {"role": "assistant", "content": text or None if exchange.calls else text}
+    data = [
+        each
+        for reply in exchange.replies
+        if (each := parse_reply_data(reply)) is not None and each.is_from(target.server)
+    ]
+    if target.changes.is_dropped(REPLAY):
+        data = []
+    for each in data:
+        message |= _message_fields(each, has_calls=bool(exchange.calls))
+    if exchange.calls:
+        call_data = [block for each in data for block in each.blocks if block.kind == "call"]
+        extras: list[dict[str, Any]] = [call_fields(block) for block in call_data]
+        if not extras and not call_ids.are_own and target.changes.treatment_of(SIGNATURES):
+            extras = [{"extra_content": {"google": {"thought_signature": PLACEHOLDER_SIGNATURE}}}]
+        extras += [{}] * (len(exchange.calls) - len(extras))
+        message["tool_calls"] = [
+            _tool_call_block(call, call_ids[call], extra)
+            for call, extra in zip(exchange.calls.values(), extras, strict=False)
+        ]
+    return message
+
+
+def _message_fields(data: ReplyData, *, has_calls: bool) -> dict[str, Any]:
+    """Return the fields that the server wants back; reasoning only with the calls it led to."""
+    found: dict[str, Any] = {}
+    for block in data.server_blocks:
+        stored = msgspec.json.decode(block.raw, type=dict[str, Any])
+        if block.kind == _MESSAGE_FIELDS:
+            found |= stored["fields"]
+        elif has_calls and block.kind == _REASONING:
+            found[stored["field"]] = found.get(stored["field"], "") + stored["thinking"]
+        elif has_calls and block.kind == _DETAILS:
+            found["reasoning_details"] = [*found.get("reasoning_details", []), *stored["items"]]
+    return found
+
+
+def _calls_as_text(exchange: Exchange) -> list[dict[str, Any]]:
+    """Return tool calls and their results as text, for a server that accepts only calls of its own."""
+    calls = [f"[called {call.tool} with {call.args}]" for call in exchange.calls.values()]
+    results = [f"[result of {call.tool}]\n{exchange.result_of(call)[0]}" for call in exchange.calls.values()]
+    text = "\n\n".join([*([exchange.text] if exchange.text else []), *calls])
+    return [{"role": "assistant", "content": text}, {"role": "user", "content": "\n\n".join(results)}]
+
+
+def _tool_call_block(call: ToolCall, call_id: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     # Servers parse the arguments of earlier calls again: invalid JSON would make every later request fail.
     args = "{}" if invalid_arguments_reason(call.args) else call.args
     return {
-        "id": call.id,
+        "id": call_id,
         "type": "function",
         "function": {"name": api_tool_name(call.tool), "arguments": args},
+        **extra,
     }
 
 
@@ -159,6 +185,7 @@ class _ToolCallPart(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: _FunctionPart | None = None
+    extra_content: dict[str, Any] | None = None
 
 
 class _MessagePart(msgspec.Struct, gc=False):
@@ -166,6 +193,8 @@ class _MessagePart(msgspec.Struct, gc=False):
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: Any = None
+    reasoning_details: Any = None
+    extra_content: dict[str, Any] | None = None
     tool_calls: list[_ToolCallPart] | None = None
 
 
@@ -195,11 +224,15 @@ _CHUNK_DECODER = msgspec.json.Decoder(_Chunk)
 class _CompletionReader:
     """Read a stream of completion chunks into a reply."""
 
-    def __init__(self, on_delta: Callable[[ReplyDelta], None], key: str) -> None:
+    def __init__(self, inputs: ReaderInputs) -> None:
         self.has_stop_reason = False
         self.is_done = False
-        self._key = key
-        self._builder = ReplyBuilder(on_delta)
+        self._key = inputs.key
+        self._builder = ReplyBuilder(inputs.on_delta, inputs.origin)
+        self._reasoning: dict[str, list[str]] = {}
+        """Pieces of reasoning text, by the field they came in."""
+        self._reasoning_details: list[dict[str, Any]] = []
+        self._message_fields: dict[str, Any] = {}
         self._call_by_index: dict[int, PartialToolCall] = {}
         self._call_by_id: dict[str, PartialToolCall] = {}
         self._is_streamed = True
@@ -255,7 +288,26 @@ class _CompletionReader:
             ),
             sent_bytes=sent_bytes,
         )
+        self._builder.provider_data += self._blocks_to_return()
         return self._builder.build(self._stop, usage)
+
+    def _blocks_to_return(self) -> list[str]:
+        """Return what the server may want back: reasoning that led to calls, signatures, and fields of calls."""
+        calls = self._builder.tool_calls
+        blocks: list[dict[str, Any]] = []
+        if calls:
+            blocks += [
+                {"type": _REASONING, "field": name, "thinking": "".join(pieces)}
+                for name, pieces in self._reasoning.items()
+            ]
+            if self._reasoning_details:
+                blocks.append({"type": _DETAILS, "items": self._reasoning_details})
+        if self._message_fields:
+            blocks.append({"type": _MESSAGE_FIELDS, "fields": self._message_fields})
+        return [
+            *(encode_json(block).decode() for block in blocks),
+            *(encode_call(call.fields) if call.fields else CALL for call in calls),
+        ]
 
     def _decode_chunk(self, data: bytes) -> _Chunk:
         try:
@@ -284,12 +336,35 @@ class _CompletionReader:
             )
         thinking = delta.reasoning_content or delta.reasoning
         if thinking and isinstance(thinking, str):
-            self._builder.add_thinking(thinking)
+            name = "reasoning_content" if delta.reasoning_content else "reasoning"
+            self._reasoning.setdefault(name, []).append(self._builder.add_thinking(thinking))
+        if delta.reasoning_details:
+            self._add_reasoning_details(delta.reasoning_details)
+        if delta.extra_content:
+            self._builder.truncate_to_limit(encode_json(delta.extra_content).decode())
+            self._message_fields["extra_content"] = delta.extra_content
         if delta.refusal:
             self._refusals.append(delta.refusal)
             self._builder.add_text(delta.refusal)
         for fragment in delta.tool_calls or ():
             self._add_call_fragment(fragment)
+
+    def _add_reasoning_details(self, details: Any) -> None:
+        """Join the pieces of each detail: their texts are streamed, their other fields come whole."""
+        for piece in cast("list[Any]", details) if isinstance(details, list) else []:
+            if not isinstance(piece, dict):
+                continue
+            fields = cast("dict[str, Any]", piece)
+            self._builder.truncate_to_limit(encode_json(fields).decode())
+            last: dict[str, Any] = self._reasoning_details[-1] if self._reasoning_details else {}
+            if any(last.get(name) != fields.get(name) for name in ("type", "index")):
+                last = {}
+                self._reasoning_details.append(last)
+            for name, value in fields.items():
+                if name in ("text", "summary", "data") and isinstance(value, str):
+                    last[name] = f"{last.get(name) or ''}{value}"
+                elif value is not None or name not in last:
+                    last[name] = value
 
     def _add_call_fragment(self, fragment: _ToolCallPart) -> None:
         function = fragment.function or _FunctionPart()
@@ -297,10 +372,13 @@ class _CompletionReader:
         call = (
             self._find_or_start_call(fragment, name)
             if self._is_streamed
-            else self._builder.start_tool_call(name)
+            else self._builder.start_tool_call(name, fragment.id or "")
         )
         if name and name != call.name and not call.pieces:
             call.name = (call.name + name)[:MAX_NAME_CHARS]
+        if fragment.extra_content:
+            self._builder.truncate_to_limit(encode_json(fragment.extra_content).decode())
+            call.fields["extra_content"] = fragment.extra_content
         args = function.arguments
         if args:
             self._builder.add_arguments(call, args if isinstance(args, str) else encode_json(args).decode())
@@ -349,3 +427,21 @@ def _join_text_parts(parts: list[Any]) -> str:
         if isinstance(text, str):
             texts.append(text)
     return "".join(texts)
+
+
+def _endpoint(base_url: str) -> str:
+    return f"{base_url}/chat/completions"
+
+
+def bearer_headers(key: str, *_: object) -> dict[str, str]:
+    """Return the header with the key; a local server may need none."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+CHAT_COMPLETIONS = WireFormat(
+    name=NAME,
+    endpoint=_endpoint,
+    headers=bearer_headers,
+    request_format=request_format,
+    reader=_CompletionReader,
+)

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
 from retinue.domain.model_turn import ModelReply, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
 from retinue.providers.errors import MAX_MESSAGE_CHARS, sanitize_server_text
+from retinue.providers.reply_data import UNKNOWN_ORIGIN, ReplyOrigin, encode_reply_data, make_vendor_id
 from retinue.providers.request_encoding import invalid_arguments_reason
 
 MAX_TOOL_CALLS = 4096
@@ -32,9 +35,11 @@ class PartialToolCall:
 
     name: str = ""
     id: str = ""
-    """The provider's id, used to tell fragments apart and then dropped."""
+    """The server's id, used to tell fragments apart, and sent back to that server."""
     pieces: list[str]
     size: int = 0
+    fields: dict[str, Any]
+    """Other fields that the server wants back with the call."""
 
 
 class ReplyBuilder:
@@ -43,17 +48,19 @@ class ReplyBuilder:
     __slots__ = (
         "_limit_reached",
         "_on_delta",
+        "_origin",
         "_pending",
         "_pending_kind",
         "_size",
         "_texts",
         "model",
-        "thinking_blocks",
+        "provider_data",
         "tool_calls",
     )
 
-    def __init__(self, on_delta: Callable[[ReplyDelta], None]) -> None:
+    def __init__(self, on_delta: Callable[[ReplyDelta], None], origin: ReplyOrigin = UNKNOWN_ORIGIN) -> None:
         self._on_delta = on_delta
+        self._origin = origin
         self._texts: list[str] = []
         self._pending: list[str] = []
         """Pieces of one kind that have not been passed to the listener yet."""
@@ -61,7 +68,7 @@ class ReplyBuilder:
         self._size = 0
         self._limit_reached = ""
         self.tool_calls: list[PartialToolCall] = []
-        self.thinking_blocks: list[str] = []
+        self.provider_data: list[str] = []
         self.model = ""
 
     @property
@@ -98,7 +105,7 @@ class ReplyBuilder:
         self._pending_kind = kind
 
     def start_tool_call(self, name: str, provider_id: str = "") -> PartialToolCall:
-        call = PartialToolCall(name=name[:MAX_NAME_CHARS], id=provider_id, pieces=[])
+        call = PartialToolCall(name=name[:MAX_NAME_CHARS], id=provider_id, pieces=[], fields={})
         if len(self.tool_calls) < MAX_TOOL_CALLS:
             self.tool_calls.append(call)
         else:
@@ -139,7 +146,7 @@ class ReplyBuilder:
             usage=usage,
             stop_reason=stop,
             # A truncated thinking block no longer matches its signature.
-            thinking_blocks=() if self._limit_reached else tuple(self.thinking_blocks),
+            provider_data=() if self._limit_reached else encode_reply_data(self._origin, self.provider_data),
             truncation_notice=self._limit_reached,
         )
 
@@ -157,7 +164,10 @@ class ReplyBuilder:
     def _finish_tool_calls(self, *, is_truncated: bool) -> tuple[UnsavedToolCall, ...]:
         last = len(self.tool_calls) - 1
         return tuple(
-            _finish_tool_call(call, is_truncated=is_truncated and index == last)
+            replace(
+                _finish_tool_call(call, is_truncated=is_truncated and index == last),
+                vendor_id=make_vendor_id(self._origin.server, call.id),
+            )
             for index, call in enumerate(self.tool_calls)
         )
 

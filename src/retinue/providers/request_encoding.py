@@ -1,5 +1,6 @@
 """Request encoding that reuses the bytes of the previous turn of the same conversation."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ _CHUNK_SIZE = 256 * 1024
 """Target chunk size. History is stored in chunks so that appending does not copy it."""
 
 _CACHED_HEADS = 8
+_CACHE_KEY = "encoded"
+_HASH_BYTES = 12
 _CLOSING = b"]}"
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -30,6 +33,8 @@ class ExchangePosition(Struct, frozen=True, kw_only=True):
 
     is_first: bool
     is_last: bool
+    prefix: str = ""
+    """Hash of everything before the exchange, if the server binds replies to it."""
 
 
 _FIRST, _MIDDLE = (
@@ -39,26 +44,57 @@ _FIRST, _MIDDLE = (
 _ONLY, _LAST = ExchangePosition(is_first=True, is_last=True), ExchangePosition(is_first=False, is_last=True)
 
 
-class RequestFormat(Struct, frozen=True, kw_only=True):
-    """The request encoding of one provider.
+class RequestHead(Struct, frozen=True, kw_only=True):
+    """The encoded part of a request before its messages."""
 
-    `encode_head` returns everything before the messages, including their opening bracket. `build_messages`
-    returns the messages of one exchange, at least one for the last exchange.
+    encoded: bytes
+    prefix: bytes
+    """The part of it that a server may bind replies to: system message and tools."""
+
+
+class RequestFormat(Struct, frozen=True, kw_only=True):
+    """The request encoding of one server and model.
+
+    `build_fields` returns the fields of a request without its messages. `open_messages` returns their field with
+    its opening bracket, and messages that precede the conversation. `build_messages` returns the messages of one
+    exchange, at least one for the last exchange.
     """
 
     name: str
-    encode_head: Callable[[ModelRequest], bytes]
+    build_fields: Callable[[ModelRequest], Mapping[str, Any]]
+    open_messages: Callable[[ModelRequest], bytes]
     build_messages: Callable[[Exchange, ExchangePosition], Sequence[Mapping[str, Any]]]
-    cached_heads: list[tuple[HeadKey, bytes]] = field(default_factory=list["tuple[HeadKey, bytes]"])
+    binds_prefix: bool = False
+    """The server binds replies to everything before them."""
+    cached_heads: list[tuple[HeadKey, RequestHead]] = field(
+        default_factory=list["tuple[HeadKey, RequestHead]"]
+    )
     """The most recent heads, shared by conversations of the same agent."""
 
-    def head_for(self, request: ModelRequest, key: HeadKey) -> bytes:
+    def head_for(self, request: ModelRequest, key: HeadKey) -> RequestHead:
         for cached_key, head in self.cached_heads:
             if cached_key == key:
                 return head
-        head = self.encode_head(request)
+        head = self._encode_head(request)
         self.cached_heads[:] = [(key, head), *self.cached_heads[: _CACHED_HEADS - 1]]
         return head
+
+    def _encode_head(self, request: ModelRequest) -> RequestHead:
+        fields = self.build_fields(request)
+        bound = [fields.get("system"), fields.get("tools")] if self.binds_prefix else []
+        return RequestHead(
+            encoded=encode_open_object(**fields) + self.open_messages(request), prefix=encode_json(bound)
+        )
+
+
+class EncodedRequest(Struct, frozen=True, kw_only=True):
+    chunks: list[bytes]
+    prefix: str
+    """Hash of what the reply to this request is bound to; empty if the server does not bind replies."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.chunks))
 
 
 def encode_tool_list(
@@ -74,18 +110,31 @@ class EncodedPrefix:
     A comma follows each message.
     """
 
-    __slots__ = ("_full_chunks", "_last_chunk", "entry_count", "head", "head_key", "last_entry")
+    __slots__ = (
+        "_full_chunks",
+        "_hash",
+        "_last_chunk",
+        "entry_count",
+        "format_name",
+        "head",
+        "head_key",
+        "last_entry",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, format_name: str, head: RequestHead, head_key: HeadKey, *, binds_prefix: bool) -> None:
+        self.format_name = format_name
+        self._hash = hashlib.blake2b(head.prefix, digest_size=_HASH_BYTES) if binds_prefix else None
         self._full_chunks: list[bytes] = []
         self._last_chunk = bytearray()
         self.entry_count = 0
         """Number of entries encoded so far."""
         self.last_entry: Entry | None = None
-        self.head = b""
-        self.head_key: HeadKey | None = None
+        self.head = head
+        self.head_key = head_key
 
     def append(self, encoded: bytes) -> None:
+        if self._hash is not None:
+            self._hash.update(encoded)
         self._last_chunk += encoded
         if len(self._last_chunk) > _CHUNK_SIZE:
             self._full_chunks.append(bytes(self._last_chunk))
@@ -94,6 +143,14 @@ class EncodedPrefix:
     def chunks(self) -> list[bytes | bytearray]:
         """Return the chunks. The last one still grows: copy it before keeping it."""
         return [*self._full_chunks, self._last_chunk]
+
+    def hash_with(self, encoded: bytes = b"") -> str:
+        """Return the hash of what is encoded, and of these messages after it; empty if nothing is bound to it."""
+        if self._hash is None:
+            return ""
+        extended = self._hash.copy()
+        extended.update(encoded)
+        return extended.hexdigest()
 
     def is_prefix_of(self, entries: Sequence[Entry]) -> bool:
         """Return whether the entries begin with what is encoded here.
@@ -105,20 +162,29 @@ class EncodedPrefix:
         return self.entry_count <= len(entries) and entries[self.entry_count - 1] is self.last_entry
 
 
-def encode_request(request: ModelRequest, request_format: RequestFormat) -> list[bytes]:
-    """Return the request's bytes in chunks.
+def encode_request(request: ModelRequest, request_format: RequestFormat) -> EncodedRequest:
+    """Encode a request, reusing what was encoded for the conversation's earlier ones.
 
     All exchanges but the last are kept encoded: only the last can still grow.
     """
-    prefix = cast("EncodedPrefix | None", request.provider_cache.get(request_format.name))
-    if prefix is None or not prefix.is_prefix_of(request.entries):
-        prefix = request.provider_cache[request_format.name] = EncodedPrefix()
     head_key = (request.model, request.system, request.tools)
-    if prefix.head_key != head_key:
-        prefix.head = request_format.head_for(request, head_key)
-        prefix.head_key = head_key
+    prefix = cast("EncodedPrefix | None", request.provider_cache.get(_CACHE_KEY))
+    if (
+        prefix is None
+        or prefix.format_name != request_format.name
+        or not prefix.is_prefix_of(request.entries)
+    ):
+        prefix = None
+    if prefix is None or prefix.head_key != head_key:
+        head = request_format.head_for(request, head_key)
+        if prefix is None or prefix.head.prefix != head.prefix:
+            binds_prefix = request_format.binds_prefix
+            prefix = EncodedPrefix(request_format.name, head, head_key, binds_prefix=binds_prefix)
+            request.provider_cache[_CACHE_KEY] = prefix
+        prefix.head, prefix.head_key = head, head_key
     last_messages = _encode_new_exchanges(prefix, request.entries, request_format)
-    return _join_if_small([prefix.head, *prefix.chunks(), last_messages, _CLOSING])
+    chunks = _join_if_small([prefix.head.encoded, *prefix.chunks(), last_messages, _CLOSING])
+    return EncodedRequest(chunks=chunks, prefix=prefix.hash_with(last_messages + b","))
 
 
 def _encode_new_exchanges(
@@ -129,12 +195,24 @@ def _encode_new_exchanges(
     exchanges = split_exchanges(entries, prefix.entry_count)
     exchange = next(exchanges)
     for next_exchange in exchanges:
-        prefix.append(_encode_messages(request_format, exchange, _FIRST if is_first else _MIDDLE, b","))
+        position = _position_of(prefix, request_format, is_first=is_first, is_last=False)
+        prefix.append(_encode_messages(request_format, exchange, position, b","))
         prefix.entry_count = next_exchange.start
         prefix.last_entry = entries[next_exchange.start - 1]
         is_first = False
         exchange = next_exchange
-    return _encode_messages(request_format, exchange, _ONLY if is_first else _LAST, b"")
+    position = _position_of(prefix, request_format, is_first=is_first, is_last=True)
+    return _encode_messages(request_format, exchange, position, b"")
+
+
+def _position_of(
+    prefix: EncodedPrefix, request_format: RequestFormat, *, is_first: bool, is_last: bool
+) -> ExchangePosition:
+    if request_format.binds_prefix:
+        return ExchangePosition(is_first=is_first, is_last=is_last, prefix=prefix.hash_with())
+    if is_first:
+        return _ONLY if is_last else _FIRST
+    return _LAST if is_last else _MIDDLE
 
 
 def encode_json(value: Any) -> bytes:

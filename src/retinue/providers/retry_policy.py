@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.domain.run import Reason
-from retinue.providers.errors import ProviderError, RetryAfter
+from retinue.providers.errors import ProviderError, Refusal, RetryAfter
 from retinue.providers.interface import ServerSettings
 from retinue.providers.stream_timeout import StreamTimeoutSettings
 
@@ -96,13 +96,20 @@ POLICY_BY_ERROR_NAME: dict[str, ErrorPolicy] = {
 """Error names that providers send inside a stream; any other name is a server error."""
 
 
-def provider_error(message: str, policy: ErrorPolicy, retry_after: RetryAfter | None = None) -> ProviderError:
+def provider_error(
+    message: str,
+    policy: ErrorPolicy,
+    retry_after: RetryAfter | None = None,
+    *,
+    refusal: Refusal | None = None,
+) -> ProviderError:
     return ProviderError(
         message,
         reason=policy.reason,
         retry=policy.retry,
         close_rate_limit_gate=policy.close_rate_limit_gate,
         retry_after=retry_after,
+        refusal=refusal,
     )
 
 

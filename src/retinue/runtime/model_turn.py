@@ -181,7 +181,7 @@ class ModelTurn:
             if reply.stop_reason in (StopReason.END, StopReason.TOOLS)
             else str(reply.stop_reason),
             tool_call_count=len(reply.tool_calls),
-            thoughts=self._thinking_blocks(reply),
+            provider_data=self._provider_data(reply),
         )
         calls = [self._make_tool_call(unsaved_call, at) for unsaved_call in reply.tool_calls]
         provider_call_entries = [
@@ -199,9 +199,13 @@ class ModelTurn:
         await self._record_turn_end()
         return message, calls
 
-    def _thinking_blocks(self, reply: ModelReply) -> tuple[str, ...]:
-        """Return the thinking blocks to store; a final reply always keeps its thinking text."""
-        blocks = reply.thinking_blocks
+    def _provider_data(self, reply: ModelReply) -> tuple[str, ...]:
+        """Return the provider's data to store; a final reply always keeps its thinking text.
+
+        Data that holds a secret is not stored: without it the server would refuse what is left.
+        """
+        redact = self._attempt.context.redact
+        blocks = reply.provider_data if all(redact(each) == each for each in reply.provider_data) else ()
         if reply.tool_calls or not (text := self._stream_buffer.thinking_text()) or thinking_text(blocks):
             return blocks
         return (*blocks, encode_thinking_text(text))
@@ -212,7 +216,7 @@ class ModelTurn:
         It is on disk together with the results, before the next request. If the power fails in between, the
         reply is requested again, and nothing has happened.
         """
-        if not reply.tool_calls or reply.thinking_blocks or reply.steps or self._side_effect is not None:
+        if not reply.tool_calls or reply.provider_data or reply.steps or self._side_effect is not None:
             return False
         tools = self._attempt.context.tools
         return all(
@@ -237,6 +241,7 @@ class ModelTurn:
             run=self._attempt.run.id,
             invalid_reason=unsaved_call.invalid_reason
             or (SENSITIVE_ARGUMENTS_REASON if args != unsaved_call.arguments else ""),
+            vendor_id=unsaved_call.vendor_id,
         )
 
     def _record_saved(self, message: Message, calls: Sequence[ToolCall], text: str) -> None:

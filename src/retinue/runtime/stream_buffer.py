@@ -70,8 +70,8 @@ class StreamBuffer:
                 self._emit("thinking.delta", text=visible, entry=self.entry_id)
         elif delta.provider_tool_call is not None:
             self._emit_provider_call(delta.provider_tool_call)
-        elif delta.wait_reason:
-            self._emit("run.state", phase="model", note=self._redact(delta.wait_reason))
+        elif note := delta.wait_reason or delta.notice:
+            self._emit("run.state", phase="model", note=self._redact(note))
 
     def _emit_provider_call(self, provider_call: ProviderToolCall) -> None:
         """Emit a CLI agent's own tool call like any other."""

@@ -37,7 +37,7 @@ from retinue.storage.file_io import (
 )
 
 _MAX_HEAD_BYTES = 64 * 1024
-_COPIED_FILES = (file_names.PRESET, file_names.PLAN, file_names.TOOLS, file_names.THOUGHTS)
+_COPIED_FILES = (file_names.PRESET, file_names.PLAN, file_names.TOOLS, file_names.PROVIDER_DATA)
 
 
 def create_branch(session: Session, clock: Clock, *, prompt_id: str | None, include: bool, name: str) -> str:

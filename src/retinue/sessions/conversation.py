@@ -14,7 +14,7 @@ from retinue.domain.clock import Clock
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, make_ids_unique
 from retinue.errors import DiskError, Failed
-from retinue.sessions import thinking_blocks
+from retinue.sessions import provider_data_file
 from retinue.sessions.markdown.marker import quote_value
 from retinue.sessions.markdown.parser import ParsedTranscript
 from retinue.sessions.markdown.writer import render_entry, render_open_line
@@ -271,7 +271,7 @@ class FileConversation:
 
     def _write_entries(self, missing: list[Entry], *, sync: bool = True, retry: bool = True) -> bool:
         for _ in range(_MAX_ATTEMPTS):
-            thinking_blocks.append_thinking_blocks(self.session.path, self._dir_fd, missing)
+            provider_data_file.append_provider_data(self.session.path, self._dir_fd, missing)
             if self._file.append(b"".join([render_entry(entry) for entry in missing]), sync=sync):
                 self._record_entries(missing)
                 return True
@@ -331,8 +331,10 @@ class FileConversation:
 
     def _adopt_transcript(self, parsed: ParsedTranscript) -> None:
         entries = (
-            thinking_blocks.restore_thinking_blocks(parsed.entries, parsed.ids_with_thinking, self._dir_fd)
-            if parsed.ids_with_thinking
+            provider_data_file.restore_provider_data(
+                parsed.entries, parsed.ids_with_provider_data, self._dir_fd
+            )
+            if parsed.ids_with_provider_data
             else parsed.entries
         )
         self._open_line_id, self._draft = parsed.open_line_id, parsed.draft
@@ -424,5 +426,5 @@ def _thinking_file_stamp(dir_fd: int) -> FileStamp | None:
 
     Most sessions have none, and a failing stat costs three times as much as the access check.
     """
-    exists = os.access(file_names.THOUGHTS, os.F_OK, dir_fd=dir_fd)
-    return file_stamp(file_names.THOUGHTS, dir_fd=dir_fd) if exists else None
+    exists = os.access(file_names.PROVIDER_DATA, os.F_OK, dir_fd=dir_fd)
+    return file_stamp(file_names.PROVIDER_DATA, dir_fd=dir_fd) if exists else None

@@ -409,11 +409,13 @@ class FileStore:
     def _clear_history(self, session: Session) -> Session:
         now = self._clock.now()
         with session_lock(session.path):
-            for name in (file_names.SESSION, file_names.TOOLS, file_names.THOUGHTS):
+            for name in (file_names.SESSION, file_names.TOOLS, file_names.PROVIDER_DATA):
                 path = os.path.join(session.path, name)
                 if os.path.lexists(path):
                     self._archive_file(
-                        path, file_names.cleared_name(name, now), leave_empty_file=name != file_names.THOUGHTS
+                        path,
+                        file_names.cleared_name(name, now),
+                        leave_empty_file=name != file_names.PROVIDER_DATA,
                     )
             fsync_path(session.path)
         self._lookup.mark_changed(session.path)

@@ -218,7 +218,7 @@ class CliProvider:
         state = encode_session_state(
             builder.conversation_id, location, request.entries, [self._redact(text) for text in texts]
         )
-        return replace(reply, thinking_blocks=(state,) if builder.conversation_id else ())
+        return replace(reply, provider_data=(state,) if builder.conversation_id else ())
 
     def _make_error(self, builder: CliReplyBuilder, process_exit: ProcessExit) -> ProviderError:
         """Return the error of a failed turn.

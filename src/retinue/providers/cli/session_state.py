@@ -84,7 +84,7 @@ def encode_session_state(
 
 def _find_conversation_id(entries: Sequence[Entry], location: StateLocation) -> str:
     last = entries[-1]
-    for block in last.thoughts if isinstance(last, Message) else ():
+    for block in last.provider_data if isinstance(last, Message) else ():
         state = _decode_session_state(block)
         same_location = all(state.get(key) == value for key, value in asdict(location).items())
         known_entries = _entries_since(entries, str(state.get("first")))

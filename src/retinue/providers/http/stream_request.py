@@ -9,8 +9,6 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 
-import msgspec
-
 from retinue.domain.model_turn import ReplyDelta
 from retinue.domain.run import Reason
 from retinue.errors import BadConfig
@@ -19,6 +17,7 @@ from retinue.providers.http.client import Connection, HttpClient
 from retinue.providers.http.connect import InvalidServerUrl, Unreachable, UntrustedCertificate
 from retinue.providers.http.parser import ResponseError, ResponseParser
 from retinue.providers.http.sse import MAX_EVENT_BYTES, EventParser
+from retinue.providers.refusals import parse_refusal
 from retinue.providers.retry_policy import (
     AUTH,
     INCOMPLETE,
@@ -60,19 +59,6 @@ class ReplyReader(Protocol):
     def read_document(self, data: bytes) -> None:
         """Read the reply of a server that does not stream, sent as one JSON document."""
         ...
-
-
-class _ErrorDetails(msgspec.Struct, gc=False):
-    message: str | None = None
-
-
-class _ErrorBody(msgspec.Struct, gc=False):
-    error: _ErrorDetails | str | None = None
-    message: str | None = None
-    detail: str | None = None
-
-
-_ERROR_DECODER = msgspec.json.Decoder(_ErrorBody)
 
 
 class StreamingRequest:
@@ -163,9 +149,9 @@ class StreamingRequest:
 
     async def _refusal_error(self, connection: Connection, secret: str) -> ProviderError:
         response = connection.response
-        message = _parse_error_message(
-            b"" if _content_encoding(response) else await _read_error_body(connection)
-        )
+        body = b"" if _content_encoding(response) else await _read_error_body(connection)
+        refusal = parse_refusal(response.status, body)
+        message = refusal.message
         status = response.status
         policy = policy_for_status(status)
         retry_after = _parse_retry_after(response.headers)
@@ -176,7 +162,9 @@ class StreamingRequest:
             )
         if policy.reason is Reason.CONFIG:
             return provider_error(
-                f"model or URL not found: {self._url} (HTTP {status}) {message}".rstrip(), policy
+                f"model or URL not found: {self._url} (HTTP {status}) {message}".rstrip(),
+                policy,
+                refusal=refusal,
             )
         if status in _REDIRECT_STATUSES:
             target = sanitize_server_text(response.headers.get("location", ""), secret)
@@ -187,7 +175,9 @@ class StreamingRequest:
             )
             return provider_error(f"{self._url} redirects (HTTP {status}) {explanation} the base URL", policy)
         message = message or sanitize_server_text(response.reason, secret) or NO_REASON_GIVEN
-        return provider_error(f"{self._url} answered HTTP {status}: {message}", policy, retry_after)
+        return provider_error(
+            f"{self._url} answered HTTP {status}: {message}", policy, retry_after, refusal=refusal
+        )
 
 
 async def _read_stream(
@@ -240,17 +230,6 @@ async def _read_error_body(connection: Connection) -> bytes:
                 pieces.append(chunk)
                 size += len(chunk)
     return b"".join(pieces)
-
-
-def _parse_error_message(body: bytes) -> str:
-    """Return the message of an error response in any of the usual forms."""
-    try:
-        parsed = _ERROR_DECODER.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
-        return body.decode("utf-8", "replace")
-    if isinstance(parsed.error, _ErrorDetails):
-        return parsed.error.message or ""
-    return parsed.error or parsed.message or parsed.detail or ""
 
 
 def _parse_retry_after(headers: Mapping[str, str]) -> RetryAfter:

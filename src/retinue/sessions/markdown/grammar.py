@@ -140,8 +140,8 @@ _RUN = Attribute(name="run", field="run")
 _FROM = Attribute(name="from", field="origin")
 _RARE_FROM = Attribute(name="from", field="origin", is_rare=True)
 CALLS = Attribute(name="calls", field="tool_call_count", encoding=COUNT)
-THOUGHTS = Attribute(name="thoughts", field="thoughts", encoding=FLAG)
-"""Set if the entry has thinking blocks, which are in the sidecar file."""
+PROVIDER_DATA = Attribute(name="thoughts", field="provider_data", encoding=FLAG)
+"""Set if the provider wants data back with the entry, which is in the sidecar file."""
 _REPLY = (
     Attribute(name="model", field="model"),
     Attribute(name="in", field="usage.input", encoding=COUNT),
@@ -149,7 +149,7 @@ _REPLY = (
     Attribute(name="cached", field="usage.cached", encoding=COUNT),
     Attribute(name="stop", field="stop_reason", is_rare=True),
     CALLS,
-    THOUGHTS,
+    PROVIDER_DATA,
 )
 _RARE_REPLY = tuple(
     Attribute(name=each.name, field=each.field, encoding=each.encoding, is_rare=True) for each in _REPLY
@@ -194,6 +194,7 @@ CALL = MarkerKind(
         Attribute(name="tool", field="tool", encoding=REQUIRED),
         _AT,
         _RUN,
+        Attribute(name="as", field="vendor_id"),
         Attribute(name="broken", field="invalid_reason", is_rare=True),
     ),
 )

@@ -13,7 +13,7 @@ from retinue.sessions.markdown.grammar import (
     ESCAPED,
     HEAD,
     LENGTH,
-    THOUGHTS,
+    PROVIDER_DATA,
     USER,
     SessionHead,
 )
@@ -53,7 +53,7 @@ class ParsedTranscript:
     """The draft: text a person typed below the open user line."""
     missing_newlines: bytes = b""
     """Newlines to write before the next marker, so that it does not change the last body."""
-    ids_with_thinking: set[str] = field(default_factory=set[str])
+    ids_with_provider_data: set[str] = field(default_factory=set[str])
     """Ids of entries whose thinking blocks are in the sidecar file."""
     error: Unreadable | None = None
     """The error at which a lenient parse stopped."""
@@ -94,12 +94,12 @@ def parse_file(
 def join_chunks(parts: Iterable[ParsedTranscript]) -> ParsedTranscript:
     """Join consecutive chunks; only the last one includes the end of the file."""
     entries: list[Entry] = []
-    ids_with_thinking: set[str] = set()
+    ids_with_provider_data: set[str] = set()
     last = ParsedTranscript()
     for last in parts:
         entries += last.entries
-        ids_with_thinking |= last.ids_with_thinking
-    last.entries, last.ids_with_thinking = entries, ids_with_thinking
+        ids_with_provider_data |= last.ids_with_provider_data
+    last.entries, last.ids_with_provider_data = entries, ids_with_provider_data
     return last
 
 
@@ -306,8 +306,8 @@ def _parse_entry(
         body = unescape_body(body, escaped=escaped)
     parsed.entries.append(_READERS[attrs[""]](attrs, body, lambda: text.line_id(index)))
     parsed.piece_indexes.append(index)
-    if THOUGHTS.name in attrs:
-        parsed.ids_with_thinking.add(parsed.entries[-1].id)
+    if PROVIDER_DATA.name in attrs:
+        parsed.ids_with_provider_data.add(parsed.entries[-1].id)
 
 
 def _split_last_body(raw: str, attrs: Attributes) -> tuple[str, bytes]:

@@ -342,7 +342,7 @@ async def _transcript_fields(run: Run, context: RuntimeContext) -> dict[str, obj
     rows = _tool_call_rows(run, entries) if run.tool_calls else []
     replies = (entry for entry in reversed(entries) if isinstance(entry, Message) and entry.role == "agent")
     answer = next((entry for entry in replies if entry.run == run.id), None)
-    if answer is None or not (thinking := context.redact(thinking_text(answer.thoughts))):
+    if answer is None or not (thinking := context.redact(thinking_text(answer.provider_data))):
         return {"toolCalls": rows}
     return {
         "toolCalls": rows,

@@ -1,4 +1,4 @@
-"""Thinking blocks that a provider requires unchanged, stored next to session.md to keep it readable."""
+"""What providers want back with replies, unchanged, stored next to session.md to keep it readable."""
 
 # Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH118
@@ -17,19 +17,22 @@ from retinue.storage.file_io import open_regular_file, read_at, write_all, write
 _READ_BLOCK_BYTES = 1 << 20
 
 
-def append_thinking_blocks(folder: str, dir_fd: int, entries: Iterable[Entry]) -> None:
-    """Write the entries' thinking blocks to disk. Must happen before the entries themselves are written."""
+def append_provider_data(folder: str, dir_fd: int, entries: Iterable[Entry]) -> None:
+    """Write the entries' provider data to disk. Must happen before the entries themselves are written."""
     lines = [
-        json.dumps({"id": entry.id, "blocks": entry.thoughts})
+        json.dumps({"id": entry.id, "blocks": entry.provider_data})
         for entry in entries
-        if isinstance(entry, Message) and entry.thoughts
+        if isinstance(entry, Message) and entry.provider_data
     ]
     if not lines:
         return
     data = "".join(f"{line}\n" for line in lines).encode()
     try:
         file = os.open(
-            file_names.THOUGHTS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=dir_fd
+            file_names.PROVIDER_DATA,
+            os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+            0o600,
+            dir_fd=dir_fd,
         )
         try:
             size = os.fstat(file).st_size
@@ -41,23 +44,23 @@ def append_thinking_blocks(folder: str, dir_fd: int, entries: Iterable[Entry]) -
         finally:
             os.close(file)
     except OSError as error:
-        raise write_error(os.path.join(folder, file_names.THOUGHTS), error) from error
+        raise write_error(os.path.join(folder, file_names.PROVIDER_DATA), error) from error
 
 
-def restore_thinking_blocks(
-    entries: Sequence[Entry], ids_with_thinking: Collection[str], dir_fd: int
+def restore_provider_data(
+    entries: Sequence[Entry], ids_with_provider_data: Collection[str], dir_fd: int
 ) -> list[Entry]:
-    """Return the entries with their thinking blocks; an entry whose blocks are lost has none."""
+    """Return the entries with their provider data; an entry whose data is lost has none."""
     try:
-        file = open_regular_file(file_names.THOUGHTS, dir_fd=dir_fd)
+        file = open_regular_file(file_names.PROVIDER_DATA, dir_fd=dir_fd)
     except OSError:
         return list(entries)
     try:
-        blocks = _find_blocks(_lines_backwards(file, os.fstat(file).st_size), set(ids_with_thinking))
+        blocks = _find_blocks(_lines_backwards(file, os.fstat(file).st_size), set(ids_with_provider_data))
     finally:
         os.close(file)
     return [
-        replace(entry, thoughts=blocks[entry.id])
+        replace(entry, provider_data=blocks[entry.id])
         if isinstance(entry, Message) and entry.role == "agent" and entry.id in blocks
         else entry
         for entry in entries

@@ -1,0 +1,184 @@
+"""A provider for one model server, over one of its APIs. What the server refuses is changed and sent again."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
+from retinue.providers.errors import ProviderError, Refusal, sanitize_server_text
+from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
+from retinue.providers.interface import ServerAccess
+from retinue.providers.learned_changes import LearnedChanges
+from retinue.providers.refusals import SentRequest, find_change, is_unknown_route
+from retinue.providers.reply_data import ReplyOrigin, server_tag
+from retinue.providers.request_changes import NO_CHANGES, WIRE, RequestChange, RequestChanges
+from retinue.providers.request_encoding import RequestFormat, encode_request
+from retinue.providers.wire_format import ReaderInputs, RequestTarget, WireFormat
+
+MAX_CHANGES = 4
+"""Changes to one request, after which the refusal is reported."""
+
+
+class HttpProvider:
+    """Send requests to one base URL. The key is read for each request and not stored.
+
+    Args:
+        wires: The server's APIs; the first is used until the server names another one.
+        access: The server's URL and key.
+        learned: Where changes are remembered; without it, they last as long as the provider.
+        connect_timeout_s: Seconds for connecting.
+    """
+
+    def __init__(
+        self,
+        wires: Sequence[WireFormat],
+        access: ServerAccess,
+        *,
+        learned: LearnedChanges | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        self._wires = {wire.name: wire for wire in wires}
+        self._default_wire = wires[0]
+        self._base_url = access.base_url.rstrip("/")
+        self._access = access
+        self._learned = learned
+        self._own_changes: dict[str, RequestChanges] = {}
+        """Changes by model, where there is no place to remember them."""
+        self._connections = {
+            wire.name: StreamingRequest(
+                url=wire.endpoint(self._base_url),
+                key_variable=access.key_variable,
+                connect_timeout_s=connect_timeout_s,
+            )
+            for wire in wires
+        }
+        self._server_tags = {wire.name: server_tag(wire.name, self._base_url) for wire in wires}
+        self._formats: dict[tuple[str, str, str], RequestFormat] = {}
+
+    async def request_reply(
+        self, request: ModelRequest, on_delta: Callable[[ReplyDelta], None]
+    ) -> ModelReply:
+        """Request a reply; after a refusal that names what may be changed, change it and ask again.
+
+        Raises:
+            ProviderError: The request failed, or a refusal cannot be answered by a change.
+        """
+        attempt = _Attempt(self._changes_for(request.model.name), self._wires)
+        while True:
+            wire = self._wire_for(attempt.changes)
+            try:
+                reply = await self._send(request, wire, attempt.changes, on_delta)
+            except ProviderError as error:
+                if error.refusal is None:
+                    raise
+                attempt.answer(error, error.refusal, self._build_fields(request, wire, attempt.changes), wire)
+                continue
+            self._remember(request.model.name, attempt.made, on_delta)
+            return reply
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
+            await connection.close()
+
+    def _wire_for(self, changes: RequestChanges) -> WireFormat:
+        return self._wires.get(changes.treatment_of(WIRE), self._default_wire)
+
+    def _changes_for(self, model: str) -> RequestChanges:
+        if self._learned is not None:
+            return self._learned.changes_for(self._base_url, model)
+        return self._own_changes.get(model, NO_CHANGES)
+
+    async def _send(
+        self,
+        request: ModelRequest,
+        wire: WireFormat,
+        changes: RequestChanges,
+        on_delta: Callable[[ReplyDelta], None],
+    ) -> ModelReply:
+        connection = self._connections[wire.name]
+        key = connection.resolve_key(self._access.api_key)
+        target = self._target(wire, request.model.name, changes)
+        encoded = encode_request(wire.prepare(request, target), self._format_for(wire, target))
+        origin = ReplyOrigin(server=target.server, model=target.model, prefix=encoded.prefix)
+        reader = wire.reader(ReaderInputs(on_delta=on_delta, key=key, origin=origin))
+        headers = {**wire.headers(key, request, changes), **self._access.headers}
+        await connection.stream(headers, encoded.chunks, reader, on_delta, key)
+        return reader.reply(sent_bytes=encoded.size)
+
+    def _target(self, wire: WireFormat, model: str, changes: RequestChanges) -> RequestTarget:
+        return RequestTarget(
+            server=self._server_tags[wire.name],
+            base_url=self._base_url,
+            model=model,
+            changes=changes,
+            extra_fields=self._access.body,
+        )
+
+    def _format_for(self, wire: WireFormat, target: RequestTarget) -> RequestFormat:
+        key = (wire.name, target.model, target.changes.key)
+        if (found := self._formats.get(key)) is None:
+            found = self._formats[key] = wire.request_format(target)
+        return found
+
+    def _build_fields(
+        self, request: ModelRequest, wire: WireFormat, changes: RequestChanges
+    ) -> Mapping[str, Any]:
+        """Return the fields of a request that are not the user's own."""
+        target = self._target(wire, request.model.name, changes)
+        fields = self._format_for(wire, target).build_fields(wire.prepare(request, target))
+        return {name: value for name, value in fields.items() if name not in self._access.body}
+
+    def _remember(
+        self, model: str, made: Sequence[RequestChange], on_delta: Callable[[ReplyDelta], None]
+    ) -> None:
+        """Remember the changes after which the request was accepted, and say once what is not sent any more."""
+        lasting = [each for each in made if each.is_remembered]
+        if not lasting:
+            return
+        key = self._connections[self._default_wire.name].resolve_key(self._access.api_key)
+        clean = [each.with_reason(sanitize_server_text(each.reason, key)) for each in lasting]
+        if self._learned is not None:
+            self._learned.learn(self._base_url, model, clean)
+        else:
+            changes = self._own_changes.get(model, NO_CHANGES)
+            for each in clean:
+                changes = changes.add(each)
+            self._own_changes[model] = changes
+        on_delta(ReplyDelta(notice=f"{model}: {'; '.join(each.describe() for each in clean)}"))
+
+
+class _Attempt:
+    """The changes made to one request."""
+
+    def __init__(self, changes: RequestChanges, wires: Collection[str]) -> None:
+        self.changes = changes
+        self.made: list[RequestChange] = []
+        self._wires = set(wires)
+        """The APIs that the server may have."""
+        self._count = 0
+        self._before_switch: (
+            tuple[RequestChanges, ProviderError, Refusal, Mapping[str, Any], WireFormat] | None
+        ) = None
+
+    def answer(
+        self, error: ProviderError, refusal: Refusal, fields: Mapping[str, Any], wire: WireFormat
+    ) -> None:
+        """Change what was refused.
+
+        Raises:
+            ProviderError: The refusal must be reported.
+        """
+        if self._before_switch is not None and is_unknown_route(refusal):
+            # The server does not have the other API after all: answer its first refusal in another way.
+            self._wires.discard(wire.name)
+            self.changes, error, refusal, fields, wire = self._before_switch
+            self._before_switch = None
+            self.made.pop()
+        others = [name for name in self._wires if name != wire.name]
+        sent = SentRequest(wire=wire.name, fields=fields, changes=self.changes, other_wires=others)
+        change = find_change(refusal, sent)
+        if change is None or self._count == MAX_CHANGES:
+            raise error
+        self._before_switch = (self.changes, error, refusal, fields, wire) if change.name == WIRE else None
+        self._count += 1
+        self.made.append(change)
+        self.changes = self.changes.add(change)
