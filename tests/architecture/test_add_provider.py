@@ -86,7 +86,7 @@ def test_a_model_of_a_new_provider_runs_with_its_key(retinue_with_toy: RunRetinu
 def test_a_new_provider_is_listed_checked_and_named_in_errors(retinue_with_toy: RunRetinue):
     listed = json.loads(retinue_with_toy("models", "list", "--json").stdout)
     states = {row["model"]: row["state"] for row in listed}
-    assert (states["toy:toy-1"], states["openai:gpt-5-mini"]) == (
+    assert (states["toy:toy-1"], states["openai:gpt-5.6-terra"]) == (
         "no key: set TOY_API_KEY",
         "no key: set OPENAI_API_KEY",
     )

@@ -159,7 +159,7 @@ def test_an_imported_definition_keeps_fields_prompt_and_notes(source: Path, tmp_
     assert agent.description.startswith("Use this agent when designing APIs. Examples: <example>Context:")
     assert agent.tool_allow == ("read", "write", "github.search", "WebSearch")
     assert agent.shell_commands == ShellCommands(deny=("rm",))
-    assert agent.model == "anthropic:claude-sonnet-4-5"
+    assert agent.model == "anthropic:claude-sonnet-5-5"
     assert agent.notes == {"color": "blue", "memory": "project", "zork": {"deep": [1, 2]}}
 
 

@@ -141,9 +141,9 @@ def test_tool_names_of_other_programs_are_translated(
     [
         ("anthropic/claude-x-1", "anthropic:claude-x-1", "is anthropic:claude-x-1"),
         ("openai/gpt-x", "openai:gpt-x", "is openai:gpt-x"),
-        ("Claude Sonnet 4.5 (copilot)", "anthropic:claude-sonnet-4-5", "is anthropic:claude-sonnet-4-5"),
-        ("[Claude Opus 4, GPT-5]", "anthropic:claude-opus-4-5", "the first of several"),
-        ("Opus", "anthropic:claude-opus-4-5", "is anthropic:claude-opus-4-5"),
+        ("Claude Sonnet 4.5 (copilot)", "anthropic:claude-sonnet-5-5", "is anthropic:claude-sonnet-5-5"),
+        ("[Claude Opus 4, GPT-5]", "anthropic:claude-opus-5-5", "the first of several"),
+        ("Opus", "anthropic:claude-opus-5-5", "is anthropic:claude-opus-5-5"),
         ("GPT-4.1", "gpt-4.1", "is gpt-4.1"),
         ("Gem Flash (High)", None, "is a title, not a model name"),
         ("fast", None, "is the default model"),

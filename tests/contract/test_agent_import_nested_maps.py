@@ -58,7 +58,7 @@ def test_a_map_with_restrictions_gets_one_verdict_that_names_them(tmp_path: Path
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ({"capabilities": {"tools": ["Read"], "model": "opus"}}, {"tool_allow": ("read",), "model": "anthropic:claude-opus-4-5"}),
+        ({"capabilities": {"tools": ["Read"], "model": "opus"}}, {"tool_allow": ("read",), "model": "anthropic:claude-opus-5-5"}),
         ({"configuration": {"tools": "Read, LS"}}, {"tool_allow": ("read", "ls")}),
         ({"security": {"readonly": True}}, {"tool_deny": ("write", "edit", "bash")}),
         ({"whatever": {"disallowedTools": ["Write"]}}, {"tool_deny": ("write",), "tool_allow": None}),
@@ -66,7 +66,7 @@ def test_a_map_with_restrictions_gets_one_verdict_that_names_them(tmp_path: Path
         ({"capabilities": {"file_access": {"read_paths": ["./"]}}}, {"paths": PathPatterns(read=("./**",))}),
         ({"dependencies": {"tools": ["docker"]}}, {"tool_allow": None}),
         ({"routing": {"paths": ["/api/"]}}, {"paths": None}),
-        ({"model": "haiku", "capabilities": {"model": "opus"}}, {"model": "anthropic:claude-haiku-4-5"}),
+        ({"model": "haiku", "capabilities": {"model": "opus"}}, {"model": "anthropic:claude-haiku-5-5"}),
         ({"capabilities": {"tools": None}}, {"tool_allow": None}),
     ],
 )  # fmt: skip

@@ -278,7 +278,7 @@ def test_null_settings_are_ignored(folder: Path):
         ({}, {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, PROVIDERS["openai"].default_model),
         ({"model": "openai:x"}, {"ANTHROPIC_API_KEY": "k"}, "openai:x"),
         ({"model": "openai:x"}, {"RETINUE_MODEL": "scripted:f.json"}, "scripted:f.json"),
-        ({"model": "sonnet"}, {}, "anthropic:claude-sonnet-4-5"),
+        ({"model": "sonnet"}, {}, "anthropic:claude-sonnet-5-5"),
         ({"providers": {"anthropic": {"api_key": "k"}}}, {}, PROVIDERS["anthropic"].default_model),
         ({}, {"OPENAI_API_KEY": ""}, None),
     ],

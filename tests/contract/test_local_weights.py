@@ -95,7 +95,7 @@ def test_the_local_model_is_the_default_without_an_api_key_if_its_weights_are_in
     with path.open("wb") as file:
         file.truncate(SMOLLM2.size)
     assert load_config(env).default_model() == "local:smollm2"
-    assert load_config({**env, "ANTHROPIC_API_KEY": "k"}).default_model() == "anthropic:claude-sonnet-4-5"
+    assert load_config({**env, "ANTHROPIC_API_KEY": "k"}).default_model() == "anthropic:claude-sonnet-5-5"
     assert load_config({**env, "RETINUE_MODEL": "openai:x"}).default_model() == "openai:x"
 
 

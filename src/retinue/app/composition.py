@@ -101,6 +101,8 @@ def provider_factories(
         redact=redact,
         cli_agent_launcher=lambda: sandbox_loader.cli_agent_runner,
         learned_changes=LearnedChanges(clock, config.home / LEARNED_FILE if config.is_persistent else None),
+        add_secret=redact.add_secret,
+        now=clock.now,
     )
     return registry.provider_factories(config, services)
 
@@ -112,7 +114,7 @@ def model_selector(config: Config, redact: Redactor) -> Callable[[Agent, str | N
     """
 
     def selected_model(agent: Agent, override: str | None) -> Model:
-        model = select_model(agent, override, config.default_model())
+        model = select_model(agent, override, config.default_model(), config.providers)
         redact.add_secret(own_api_key(model, config.env))
         return model
 

@@ -15,7 +15,7 @@ from retinue.config.schema import URL_PREFIX, parse_settings
 from retinue.domain.limits import Limits, RetentionSettings, SubagentSettings
 from retinue.domain.mcp import McpServerConfig
 from retinue.domain.pricing import Price, Prices
-from retinue.domain.providers import MODEL_APIS, PROVIDERS, ModelApi
+from retinue.domain.providers import MODEL_APIS, OPENAI_CHAT, PROVIDERS, ModelApi
 from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.storage import strict_json
@@ -47,7 +47,26 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """
 
     base_url: str
+    kind: str = OPENAI_CHAT
+    """The API that the server is asked over; `openai` begins with the one that the address suggests."""
     api_key: Secret = Secret()
+    api_key_command: str = ""
+    """Command that prints the key."""
+    key_variable: str = ""
+    """The environment variable that holds the key, named in messages."""
+    needs_key: bool = True
+    key_header: str = ""
+    """Header of the key, if it is not the usual one."""
+    headers: Mapping[str, Secret] = field(default_factory=dict[str, Secret])
+    """Headers that the user adds; one may hold a key."""
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields that the user adds to each request."""
+    models: tuple[str, ...] = ()
+    """Models to list, if the server does not."""
+    thinking_field: str = ""
+    max_concurrent: int | None = None
+    """Requests at the same time."""
+    requests_per_minute: float | None = None
     is_default: bool = True
     """Whether the URL is the provider's own."""
     allow_http: bool = False
@@ -61,7 +80,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
 
 def _default_providers() -> Mapping[str, ProviderConfig]:
-    return {name: ProviderConfig(base_url=api.base_url) for name, api in MODEL_APIS.items()}
+    return {name: _load_provider(api, {}, {}) for name, api in MODEL_APIS.items()}
 
 
 class Config(SecretFieldsStruct, frozen=True, kw_only=True):
@@ -124,7 +143,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         if self.model is not None:
             return self.model
         for name, provider in self.providers.items():
-            if provider.api_key and (model := PROVIDERS[name].default_model):
+            if provider.api_key and name in PROVIDERS and (model := PROVIDERS[name].default_model):
                 return model
         from retinue.providers.registry import usable_default_model  # noqa: PLC0415  (imported on use, for a fast start)
 
@@ -139,7 +158,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         settings = [
             *(getattr(self, each.name) for each in fields(self) if each.name not in _NOT_IN_FINGERPRINT)
         ]
-        secrets = [*(str(each.api_key) for each in self.providers.values()), *self._mcp_credentials()]
+        secrets = [*self._provider_credentials(), *self._mcp_credentials()]
         return hashlib.sha256(f"{settings!r} {secrets!r}".encode("utf-8", "replace")).hexdigest()[:32]
 
     def secrets(self) -> tuple[str, ...]:
@@ -148,7 +167,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         These are our API keys, and values that look like keys in the environment and in MCP servers'
         settings.
         """
-        api_keys = [str(each.api_key) for each in self.providers.values() if each.api_key]
+        api_keys = [each for each in self._provider_credentials() if each]
         from_environment = [
             value
             for name, value in self.env.items()
@@ -156,6 +175,12 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         ]
         from_mcp_servers = [value for value in self._mcp_credentials() if _looks_random(value)]
         return tuple(dict.fromkeys(api_keys + from_environment + from_mcp_servers))
+
+    def _provider_credentials(self) -> list[str]:
+        """Return the keys of model servers, and the values of headers that may be keys."""
+        keys = [str(each.api_key) for each in self.providers.values()]
+        headers = [str(value) for each in self.providers.values() for value in each.headers.values()]
+        return [*keys, *(value.removeprefix("Bearer ") for value in headers if _looks_random(value))]
 
     def _mcp_credentials(self) -> list[str]:
         """Return the values passed to MCP servers in their environment and headers, which is where their keys
@@ -215,6 +240,10 @@ def load_config(env: Mapping[str, str], *, home: str | None = None) -> Config:
         name: _load_provider(api, env, configured_providers.get(name) or {})
         for name, api in MODEL_APIS.items()
     }
+    for name in configured_providers.keys() - MODEL_APIS.keys():
+        prefix = f"{name.upper().replace('-', '_')}_"
+        api = ModelApi(base_url="", env_prefix=prefix, needs_key=False)
+        providers[name] = _load_provider(api, env, configured_providers[name])
     config = Config(
         home=home_dir, config_dir=folder, file=file, model=model, providers=providers, env=env, **parsed
     )
@@ -303,9 +332,28 @@ def _load_provider(api: ModelApi, env: Mapping[str, str], configured: Mapping[st
         raise BadConfig(
             f"{api.url_variable} is '{url[:200]}', which is not a URL. Write it as https://host/path."
         )
-    key = Secret((env.get(api.key_variable) or configured.get("api_key") or "").strip())
     base_url = url or configured.get("base_url")
+    own_variable = configured.get("api_key_env") or ""
+    variables = (own_variable,) if own_variable else (api.key_variable, *api.other_key_variables)
+    key = next((env[name] for name in variables if env.get(name)), configured.get("api_key") or "")
+    headers = cast("dict[str, str]", configured.get("headers") or {})
+    needs_key = bool(own_variable) or (api.needs_key and not configured.get("api_key_command"))
     times = {name: configured.get(name) for name in ("retry_seconds", "reply_seconds", "idle_seconds")}
-    return ProviderConfig(base_url=base_url or api.base_url, api_key=key, is_default=not base_url,
-        allow_http=bool(configured.get("allow_http")), **times,
-    )  # fmt: skip
+    return ProviderConfig(
+        base_url=base_url or api.base_url,
+        kind=configured.get("kind") or api.kind,
+        api_key=Secret(key.strip()),
+        api_key_command=configured.get("api_key_command") or "",
+        key_variable=variables[0],
+        needs_key=needs_key,
+        key_header=api.key_header,
+        headers={name: Secret(value) for name, value in headers.items()},
+        body=configured.get("body") or {},
+        models=tuple(configured.get("models") or ()),
+        thinking_field=api.thinking_field,
+        max_concurrent=configured.get("max_concurrent"),
+        requests_per_minute=configured.get("requests_per_minute"),
+        is_default=not base_url,
+        allow_http=bool(configured.get("allow_http")),
+        **times,
+    )

@@ -22,7 +22,7 @@ from retinue.domain.limits import (
 from retinue.domain.mcp import McpServerConfig, server_name_problem
 from retinue.domain.permissions.urls import InvalidUrl, parse_site
 from retinue.domain.pricing import Price
-from retinue.domain.providers import MODEL_APIS
+from retinue.domain.providers import API_KINDS, MODEL_APIS, find_provider
 
 APPROVAL_POLICIES = ("ask", "auto", "deny")
 SANDBOX_LEVELS = ("none", "landlock", "strict")
@@ -108,17 +108,71 @@ _PRICE = validators.map_with_keys(
     {name: validators.number_between(0, 1e6) for name in ("input", "output", "cache_read")},
 )
 _SANDBOX = validators.map_with_keys({"minimum": validators.one_of(SANDBOX_LEVELS)})
+
+
+def _parse_header_values(value: Any, path: KeyPath) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, raw in validators.string_map(value, path).items():
+        item_path = (*path, name)
+        if not HEADER_NAME.fullmatch(name) or name.lower() in RESERVED_HEADERS:
+            raise InvalidValue(item_path, "is not a header that can be set")
+        headers[name] = validators.line_value(raw, item_path)
+    return headers
+
+
 _PROVIDER = validators.map_with_keys(
     {
+        "kind": validators.one_of(API_KINDS),
         "base_url": _parse_url,
         "api_key": validators.line_value,
+        "api_key_env": validators.line_value,
+        "api_key_command": validators.line_value,
+        "headers": _parse_header_values,
+        "body": validators.string_map,
+        "models": validators.name_list,
+        "max_concurrent": validators.integer_between(1, 1_000_000),
+        "requests_per_minute": validators.number_between(0.001, 1e9),
         "allow_http": validators.bool_value,
         "retry_seconds": validators.number_between(0, 86_400),
         "reply_seconds": validators.number_between(0.001, 1e9),
         "idle_seconds": validators.number_between(0.001, 1e9),
     }
 )
-_PROVIDERS = validators.map_with_keys(dict.fromkeys(MODEL_APIS, _PROVIDER))
+PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+
+
+def _parse_providers(value: Any, path: KeyPath) -> dict[str, Any]:
+    """Parse the model servers by name: known ones, and the user's own, which need an address and a kind."""
+    servers: dict[str, Any] = {}
+    for name, raw in validators.string_map(value, path).items():
+        item_path = (*path, name)
+        if raw is None:
+            continue
+        servers[name] = given = _PROVIDER(raw, item_path)
+        _check_one_key_source(given, item_path)
+        if name in MODEL_APIS:
+            continue
+        if find_provider(name) is not None or not PROVIDER_NAME.fullmatch(name):
+            hint = validators.known_names_hint(name, MODEL_APIS)
+            raise InvalidValue(item_path, f"is not a name for a model server{hint}")
+        for required in ("base_url", "kind"):
+            if not given.get(required):
+                hint = validators.known_names_hint(name, MODEL_APIS)
+                problem = (
+                    f"has no {required}; add one of {', '.join(API_KINDS)}"
+                    if required == "kind"
+                    else "has no base_url; add https://host/path"
+                )
+                raise InvalidValue(item_path, f"{problem}{hint}")
+    return servers
+
+
+def _check_one_key_source(given: Mapping[str, Any], path: KeyPath) -> None:
+    sources = [name for name in ("api_key", "api_key_env", "api_key_command") if given.get(name)]
+    if len(sources) > 1:
+        raise InvalidValue(path, f"has {' and '.join(sources)}; keep one of them")
+
+
 _RETENTION = validators.map_with_keys(
     {
         "runs_days": validators.number_between(0, 100_000),
@@ -364,6 +418,6 @@ SETTING_READERS: dict[str, validators.Validator] = {
     "prices": _as_field("prices", _parse_prices),
     "database": _as_field("database", validators.line_value),
     "subagents": _as_field("subagents", _parse_subagents),
-    "providers": _as_field("providers", _PROVIDERS),
+    "providers": _as_field("providers", _parse_providers),
 }
 """Reader of every setting, returning fields of Config."""

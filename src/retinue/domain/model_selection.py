@@ -1,11 +1,20 @@
 """Model selection: the run's override, else the agent's definition, else the default."""
 
 import re
+from collections.abc import Collection
 
 from retinue.domain.agent import Agent
 from retinue.domain.cli_agent import DEFAULT_MODEL
 from retinue.domain.model_turn import Model
-from retinue.domain.providers import CLI_AGENTS, MODEL_APIS, PROVIDER_ALIASES, PROVIDERS
+from retinue.domain.providers import (
+    CLI_AGENTS,
+    MAIN_SERVERS,
+    MODEL_APIS,
+    NO_NAMES,
+    PROVIDER_ALIASES,
+    PROVIDERS,
+    find_provider,
+)
 from retinue.errors import BadConfig
 
 MODEL_FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -21,17 +30,27 @@ DEMO_MODEL_LABEL = "a demonstration model"
 """Label of the small local model wherever it is shown."""
 
 NO_MODEL_MESSAGE = (
-    f"No model configured. Set {' or '.join(api.key_variable for api in MODEL_APIS.values())}, "
+    f"No model configured. Set {' or '.join(MODEL_APIS[name].key_variable for name in MAIN_SERVERS)}, "
     "or choose a model with --model, RETINUE_MODEL or `model` in the configuration "
-    f"(as {', '.join(f'{name}:NAME' for name in MODEL_APIS)} or scripted:FILE). Without a key, "
+    f"(as {', '.join(f'{name}:NAME' for name in MAIN_SERVERS)} or scripted:FILE). Without a key, "
     "`retinue models pull` downloads a small demonstration model."
 )
 
 
-def select_model(agent: Agent, override: str | None, default: str | None) -> Model:
+def select_model(
+    agent: Agent, override: str | None, default: str | None, configured_names: Collection[str] = NO_NAMES
+) -> Model:
+    """Return the model of a run.
+
+    Args:
+        agent: The definition of the run's agent.
+        override: The model that the run names.
+        default: The default model.
+        configured_names: Names of the providers that the user configured.
+    """
     if not agent.is_supported:
         raise BadConfig(f"agent {agent.name} is external, and external agents are not supported yet")
-    provider, name = _provider_and_name(agent, override, default)
+    provider, name = _provider_and_name(agent, override, default, configured_names)
     if provider in CLI_AGENTS and agent.exits:
         raise BadConfig(
             f"agent {agent.name} has exit tools ({', '.join(agent.exits)}), which {provider} cannot call: "
@@ -56,7 +75,7 @@ def model_label(model: str) -> str:
     return f"{model}, {DEMO_MODEL_LABEL}" if model.startswith("local:") else model
 
 
-def split_model_name(model: str) -> tuple[str | None, str]:
+def split_model_name(model: str, configured_names: Collection[str] = NO_NAMES) -> tuple[str | None, str]:
     """Split `provider:name`.
 
     A name that contains a colon itself must be written with its provider: `openai:llama3:8b`.
@@ -64,28 +83,31 @@ def split_model_name(model: str) -> tuple[str | None, str]:
     prefix, colon, name = model.partition(":")
     if not colon:
         return None, model
-    if prefix not in PROVIDER_ALIASES:
+    provider = find_provider(prefix, configured_names)
+    if provider is None:
         raise BadConfig(
             f"unknown provider in the model {model!r}: write PROVIDER:NAME, where PROVIDER is one of "
-            f"{', '.join(PROVIDER_ALIASES)}"
+            f"{', '.join((*PROVIDER_ALIASES, *configured_names))}, or configure [providers.{prefix}]"
         )
     if not name.strip():
         raise BadConfig(f"the model {model!r} has no name after its provider")
-    return PROVIDER_ALIASES[prefix], name
+    return provider, name
 
 
-def _provider_and_name(agent: Agent, override: str | None, default: str | None) -> tuple[str, str]:
-    fallback = split_model_name(default)[0] if default else None
+def _provider_and_name(
+    agent: Agent, override: str | None, default: str | None, names: Collection[str]
+) -> tuple[str, str]:
+    fallback = split_model_name(default, names)[0] if default else None
     if override:
-        provider, name = split_model_name(override)
+        provider, name = split_model_name(override, names)
         return provider or _guess_provider(name, fallback), name
-    agent_provider = _agent_provider(agent)
+    agent_provider = _agent_provider(agent, names)
     if agent_provider is not None and agent_provider in CLI_AGENTS:
         return agent_provider, _name_without_provider(agent.model) or DEFAULT_MODEL
     if agent.model:
-        if agent_provider is not None and agent.model.partition(":")[0] not in PROVIDER_ALIASES:
+        if agent_provider is not None and find_provider(agent.model.partition(":")[0], names) is None:
             return agent_provider, agent.model
-        provider, name = split_model_name(agent.model)
+        provider, name = split_model_name(agent.model, names)
         return provider or _guess_provider(name, fallback), name
     if default is None:
         raise BadConfig(NO_MODEL_MESSAGE)
@@ -94,7 +116,7 @@ def _provider_and_name(agent: Agent, override: str | None, default: str | None) 
             f"agent {agent.name} uses the provider {agent.driver} but names no model, and the default model is {default}: "
             f"add `model` to the definition"
         )
-    provider, name = split_model_name(default)
+    provider, name = split_model_name(default, names)
     return provider or _guess_provider(name, None), name
 
 
@@ -104,14 +126,16 @@ def _name_without_provider(model: str | None) -> str:
     return name if head in PROVIDER_ALIASES else model or ""
 
 
-def _agent_provider(agent: Agent) -> str | None:
+def _agent_provider(agent: Agent, names: Collection[str]) -> str | None:
     if agent.driver is None:
         return None
-    if agent.driver not in PROVIDER_ALIASES:
+    provider = find_provider(agent.driver, names)
+    if provider is None:
         raise BadConfig(
-            f"agent {agent.name} has an unknown `driver`: {agent.driver!r}. Use one of {', '.join(PROVIDER_ALIASES)}"
+            f"agent {agent.name} has an unknown `driver`: {agent.driver!r}. "
+            f"Use one of {', '.join((*PROVIDER_ALIASES, *names))}"
         )
-    return PROVIDER_ALIASES[agent.driver]
+    return provider
 
 
 def _guess_provider(name: str, fallback: str | None) -> str:
@@ -121,6 +145,6 @@ def _guess_provider(name: str, fallback: str | None) -> str:
     if fallback is None:
         raise BadConfig(
             f"the provider of the model {name!r} is unknown: "
-            f"write {' or '.join(f'{provider}:{name}' for provider in MODEL_APIS)}"
+            f"write {' or '.join(f'{provider}:{name}' for provider in MAIN_SERVERS)}"
         )
     return fallback

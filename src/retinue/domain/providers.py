@@ -3,17 +3,32 @@
 A row holds only facts. `retinue.providers.registry` imports the provider's code when one of its models is used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct, field
+
+OPENAI, OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC = "openai", "openai-chat", "openai-responses", "anthropic"
+API_KINDS = (OPENAI_RESPONSES, OPENAI_CHAT, ANTHROPIC)
+"""The HTTP APIs of model servers, as the user names them."""
 
 
 class ModelApi(Struct, frozen=True, kw_only=True):
     """A provider's own server; the user can set its URL and key in the environment or under `providers`."""
 
     base_url: str
+    """Empty if every customer has a server of their own."""
     env_prefix: str
     """Prefix of its environment variables."""
+    kind: str = OPENAI_CHAT
+    """The API that it is asked over; `openai` begins with the one that the address suggests."""
+    needs_key: bool = True
+    key_header: str = ""
+    """Header of the key, if it is not the usual one."""
+    other_key_variables: tuple[str, ...] = ()
+    """Other variables that people set for it."""
+    thinking_field: str = ""
+    """Field that requests thinking, if it is not `reasoning_effort`: `thinking` or `reasoning`."""
 
     @property
     def key_variable(self) -> str:
@@ -68,7 +83,7 @@ class ProviderSpec(Struct, frozen=True, kw_only=True):
     """A row of the table. The functions it names have the types in `retinue.providers.interface`."""
 
     name: str
-    """The prefix of its models, as in `openai:gpt-5-mini`, and the `driver` of a definition."""
+    """The prefix of its models, as in `openai:gpt-5.6-terra`, and the `driver` of a definition."""
     create: str
     """`module:function` that creates the provider (CreateProvider)."""
     check: str = ""
@@ -97,36 +112,63 @@ class ProviderSpec(Struct, frozen=True, kw_only=True):
         return f"{self.name}:{self.default_model_name}" if self.default_model_name else ""
 
 
+MODEL_SERVER = "retinue.providers.model_server:create_provider"
+"""Creates the provider of any model server."""
+
+
+def _server(name: str, base_url: str, *, foreign_names: Sequence[str] = (), **options: Any) -> ProviderSpec:
+    """Return the row of a model server that needs only a key, or none."""
+    env_prefix = options.pop("env_prefix", f"{name.upper()}_")
+    return ProviderSpec(
+        name=name,
+        create=MODEL_SERVER,
+        foreign_names=dict.fromkeys((name, *foreign_names), name),
+        api=ModelApi(base_url=base_url, env_prefix=env_prefix, **options),
+    )
+
+
+_SERVERS = (
+    _server("openrouter", "https://openrouter.ai/api/v1", thinking_field="reasoning"),
+    _server(
+        "gemini",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        foreign_names=("google",),
+        other_key_variables=("GOOGLE_API_KEY",),
+    ),
+    _server("mistral", "https://api.mistral.ai/v1"),
+    _server("deepseek", "https://api.deepseek.com/v1", thinking_field="thinking"),
+    _server("groq", "https://api.groq.com/openai/v1"),
+    _server("xai", "https://api.x.ai/v1"),
+    _server("together", "https://api.together.xyz/v1"),
+    _server("azure", "", kind=OPENAI, env_prefix="AZURE_OPENAI_", key_header="api-key"),
+    _server("ollama", "http://127.0.0.1:11434/v1", needs_key=False),
+    _server("lmstudio", "http://127.0.0.1:1234/v1", needs_key=False),
+    _server("vllm", "http://127.0.0.1:8000/v1", needs_key=False),
+    _server("llamacpp", "http://127.0.0.1:8080/v1", needs_key=False, foreign_names=("llama-cpp",)),
+)
+
 _ROWS = (
     ProviderSpec(
         name="openai",
-        create="retinue.providers.model_server:create_openai_provider",
+        create=MODEL_SERVER,
         aliases=("openai-compatible",),
         foreign_names={
             "chatgpt": "openai",
             "openai": "openai",
-            "ollama": "openai-compatible",
-            "openrouter": "openai-compatible",
-            "deepseek": "openai-compatible",
-            "groq": "openai-compatible",
-            "mistral": "openai-compatible",
-            "llama-cpp": "openai-compatible",
-            "lmstudio": "openai-compatible",
-            "vllm": "openai-compatible",
-            "xai": "openai-compatible",
         },
         model_pattern=r"gpt|chatgpt|o\d",
-        default_model_name="gpt-5-mini",
-        api=ModelApi(base_url="https://api.openai.com/v1", env_prefix="OPENAI_"),
+        default_model_name="gpt-5.6-terra",
+        api=ModelApi(base_url="https://api.openai.com/v1", env_prefix="OPENAI_", kind=OPENAI),
     ),
     ProviderSpec(
         name="anthropic",
-        create="retinue.providers.model_server:create_anthropic_provider",
+        create=MODEL_SERVER,
         foreign_names={"claude": "anthropic", "anthropic": "anthropic"},
         model_pattern="claude",
-        default_model_name="claude-sonnet-4-5",
-        api=ModelApi(base_url="https://api.anthropic.com", env_prefix="ANTHROPIC_"),
+        default_model_name="claude-sonnet-5-5",
+        api=ModelApi(base_url="https://api.anthropic.com", env_prefix="ANTHROPIC_", kind=ANTHROPIC),
     ),
+    *_SERVERS,
     ProviderSpec(
         name="scripted",
         create="retinue.providers.scripted:create_provider",
@@ -289,3 +331,11 @@ CLI_AGENTS: Mapping[str, CliAgentKind] = {
 }
 PROVIDER_ALIASES: Mapping[str, str] = {alias: row.name for row in _ROWS for alias in (row.name, *row.aliases)}
 """Provider name or alias → provider name."""
+MAIN_SERVERS = ("openai", "anthropic")
+"""The servers that are named where a short list is enough."""
+NO_NAMES: frozenset[str] = frozenset()
+
+
+def find_provider(name: str, configured_names: Collection[str] = NO_NAMES) -> str | None:
+    """Return the provider of a name or alias, or of a name that the user configured."""
+    return PROVIDER_ALIASES.get(name) or (name if name in configured_names else None)

@@ -4,9 +4,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
+from retinue.domain.run import Reason
 from retinue.providers.errors import ProviderError, Refusal, sanitize_server_text
 from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
 from retinue.providers.interface import ServerAccess
+from retinue.providers.key_command import KeyCommand
 from retinue.providers.learned_changes import LearnedChanges
 from retinue.providers.refusals import SentRequest, find_change, is_unknown_route
 from retinue.providers.reply_data import ReplyOrigin, server_tag
@@ -25,6 +27,7 @@ class HttpProvider:
         wires: The server's APIs; the first is used until the server names another one.
         access: The server's URL and key.
         learned: Where changes are remembered; without it, they last as long as the provider.
+        key_command: The command that prints the key, if there is one.
         connect_timeout_s: Seconds for connecting.
     """
 
@@ -34,6 +37,7 @@ class HttpProvider:
         access: ServerAccess,
         *,
         learned: LearnedChanges | None = None,
+        key_command: KeyCommand | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self._wires = {wire.name: wire for wire in wires}
@@ -41,6 +45,7 @@ class HttpProvider:
         self._base_url = access.base_url.rstrip("/")
         self._access = access
         self._learned = learned
+        self._key_command = key_command
         self._own_changes: dict[str, RequestChanges] = {}
         """Changes by model, where there is no place to remember them."""
         self._connections = {
@@ -63,11 +68,16 @@ class HttpProvider:
             ProviderError: The request failed, or a refusal cannot be answered by a change.
         """
         attempt = _Attempt(self._changes_for(request.model.name), self._wires)
+        has_new_key = False
         while True:
             wire = self._wire_for(attempt.changes)
             try:
                 reply = await self._send(request, wire, attempt.changes, on_delta)
             except ProviderError as error:
+                if error.reason is Reason.AUTH and self._key_command is not None and not has_new_key:
+                    self._key_command.forget()
+                    has_new_key = True
+                    continue
                 if error.refusal is None:
                     raise
                 attempt.answer(error, error.refusal, self._build_fields(request, wire, attempt.changes), wire)
@@ -95,14 +105,25 @@ class HttpProvider:
         on_delta: Callable[[ReplyDelta], None],
     ) -> ModelReply:
         connection = self._connections[wire.name]
-        key = connection.resolve_key(self._access.api_key)
+        key = await self._resolve_key(connection)
         target = self._target(wire, request.model.name, changes)
         encoded = encode_request(wire.prepare(request, target), self._format_for(wire, target))
         origin = ReplyOrigin(server=target.server, model=target.model, prefix=encoded.prefix)
         reader = wire.reader(ReaderInputs(on_delta=on_delta, key=key, origin=origin))
-        headers = {**wire.headers(key, request, changes), **self._access.headers}
+        headers = {**self._key_headers(wire, key, request, changes), **self._access.headers}
         await connection.stream(headers, encoded.chunks, reader, on_delta, key)
         return reader.reply(sent_bytes=encoded.size)
+
+    async def _resolve_key(self, connection: StreamingRequest) -> str:
+        source = self._access.api_key if self._key_command is None else await self._key_command.fetch()
+        return connection.resolve_key(source)
+
+    def _key_headers(
+        self, wire: WireFormat, key: str, request: ModelRequest, changes: RequestChanges
+    ) -> Mapping[str, str]:
+        if not self._access.key_header:
+            return wire.headers(key, request, changes)
+        return {**wire.headers("", request, changes), **({self._access.key_header: key} if key else {})}
 
     def _target(self, wire: WireFormat, model: str, changes: RequestChanges) -> RequestTarget:
         return RequestTarget(
@@ -110,6 +131,7 @@ class HttpProvider:
             base_url=self._base_url,
             model=model,
             changes=changes,
+            thinking_field=self._access.thinking_field,
             extra_fields=self._access.body,
         )
 
@@ -134,8 +156,7 @@ class HttpProvider:
         lasting = [each for each in made if each.is_remembered]
         if not lasting:
             return
-        key = self._connections[self._default_wire.name].resolve_key(self._access.api_key)
-        clean = [each.with_reason(sanitize_server_text(each.reason, key)) for each in lasting]
+        clean = [each.with_reason(sanitize_server_text(each.reason)) for each in lasting]
         if self._learned is not None:
             self._learned.learn(self._base_url, model, clean)
         else:

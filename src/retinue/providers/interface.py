@@ -1,6 +1,7 @@
 """The functions that a provider's module implements, and their arguments."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -24,7 +25,31 @@ class ServerSettings(Protocol):
     @property
     def base_url(self) -> str: ...
     @property
+    def kind(self) -> str:
+        """Return the API that the server is asked over."""
+        ...
+
+    @property
     def api_key(self) -> str: ...
+    @property
+    def api_key_command(self) -> str:
+        """Return the command that prints the key, or an empty string."""
+        ...
+
+    @property
+    def key_variable(self) -> str: ...
+    @property
+    def needs_key(self) -> bool: ...
+    @property
+    def key_header(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def body(self) -> Mapping[str, Any]: ...
+    @property
+    def models(self) -> Sequence[str]: ...
+    @property
+    def thinking_field(self) -> str: ...
     @property
     def is_default(self) -> bool:
         """Return whether the URL is the provider's own."""
@@ -86,6 +111,9 @@ class ProviderServices(Struct, frozen=True, kw_only=True):
     cli_agent_launcher: Callable[[], CliAgentLauncher]
     learned_changes: LearnedChanges
     """What servers refused before, and what is sent instead."""
+    add_secret: Callable[[str], None]
+    """Redact a key that was fetched just now, wherever it appears."""
+    now: Callable[[], datetime]
 
 
 class ListedModel(Struct, frozen=True, kw_only=True):
@@ -121,6 +149,12 @@ class ServerAccess(SecretFieldsStruct, frozen=True, kw_only=True):
     """The key, or a function that returns it for each request."""
     key_variable: str
     """The environment variable that holds the key, named in error messages."""
+    key_command: str = ""
+    """Command that prints the key."""
+    key_header: str = ""
+    """Header of the key, if it is not the usual one of the API."""
+    thinking_field: str = ""
+    """Field that requests thinking, if it is not the usual one of the API."""
     headers: Mapping[str, str] = {}
     """Headers that the user adds to each request."""
     body: Mapping[str, Any] = {}
@@ -134,11 +168,26 @@ def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
         BadConfig: The URL would send the conversation to another machine without encryption.
     """
     custom_base_url, server = own_base_url(model), settings.providers[model.provider]
-    check_encryption(custom_base_url or server.base_url, model.provider, settings)
+    base_url = custom_base_url or server.base_url
+    if not base_url:
+        prefix = MODEL_APIS[model.provider].url_variable
+        raise BadConfig(
+            f"No address for {model.full_name}. Set {prefix}, or base_url in [providers.{model.provider}]."
+        )
+    check_encryption(base_url, model.provider, settings)
+    if custom_base_url:
+        return ServerAccess(
+            base_url=base_url, api_key=own_api_key(model, settings.env), key_variable=server.key_variable
+        )
     return ServerAccess(
-        base_url=custom_base_url or server.base_url,
-        api_key=own_api_key(model, settings.env) if custom_base_url else server.api_key,
-        key_variable=MODEL_APIS[model.provider].key_variable,
+        base_url=base_url,
+        api_key=server.api_key,
+        key_variable=server.key_variable,
+        key_command=server.api_key_command,
+        key_header=server.key_header,
+        thinking_field=server.thinking_field,
+        headers=server.headers,
+        body=server.body,
     )
 
 

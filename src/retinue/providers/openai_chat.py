@@ -21,7 +21,7 @@ from retinue.providers.reply_builder import (
     usage_mapping,
 )
 from retinue.providers.reply_data import CALL, ReplyData, call_fields, encode_call, parse_reply_data
-from retinue.providers.request_changes import DROP, FOREIGN_CALLS, REPLAY, SIGNATURES
+from retinue.providers.request_changes import FOREIGN_CALLS, REPLAY, SIGNATURES
 from retinue.providers.request_encoding import (
     ExchangePosition,
     RequestFormat,
@@ -81,10 +81,20 @@ def _build_fields(target: RequestTarget, request: ModelRequest) -> dict[str, Any
             "stream_options": {"include_usage": True},
             "temperature": model.temperature,
             limit_field: model.max_tokens,
-            "reasoning_effort": target.changes.treatment_of("reasoning_effort").replace(DROP, "") or effort,
+            **_thinking_fields(target, effort),
             "tools": encode_tool_list(request.tools, _encode_tool),
         }
     )
+
+
+def _thinking_fields(target: RequestTarget, effort: str | None) -> dict[str, Any]:
+    """Return the field that requests thinking; every vendor has another one."""
+    if target.thinking_field == "reasoning" and effort:
+        return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
+    if target.thinking_field == "thinking" and effort:
+        return {"thinking": {"type": "disabled" if effort == "none" else "enabled"}}
+    is_off = target.changes.treatment_of("reasoning_effort") == "none"
+    return {"reasoning_effort": "none" if is_off else effort}
 
 
 def _open_messages(request: ModelRequest) -> bytes:

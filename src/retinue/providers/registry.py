@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from retinue.domain.model_turn import Model
-from retinue.domain.providers import PROVIDERS, CliAgentKind, ModelApi, ProviderSpec
+from retinue.domain.providers import MODEL_APIS, MODEL_SERVER, PROVIDERS, CliAgentKind, ProviderSpec
 from retinue.errors import BadConfig
 from retinue.interfaces import Provider
 from retinue.providers.interface import (
@@ -27,23 +27,26 @@ def provider_factories(
     """Return a factory for each provider; a provider's module is imported on first use."""
 
     def create_provider(model: Model) -> Provider:
-        create = cast("CreateProvider", load_function(PROVIDERS[model.provider].create))
+        spec = PROVIDERS.get(model.provider)
+        create = cast("CreateProvider", load_function(spec.create if spec else MODEL_SERVER))
         return create(model, settings, services)
 
-    return dict.fromkeys(PROVIDERS, create_provider)
+    return dict.fromkeys([*PROVIDERS, *settings.providers], create_provider)
 
 
 def check_model(model: Model, settings: ProviderSettings) -> None:
     """Raise BadConfig, with what to do, if the model cannot be used here."""
     spec = PROVIDERS.get(model.provider)
     if spec is None:
-        raise BadConfig(f"There is no provider {model.provider} for model {model.full_name}")
-    if spec.check:
+        if model.provider not in settings.providers:
+            raise BadConfig(f"There is no provider {model.provider} for model {model.full_name}")
+        _check_key(model, settings)
+    elif spec.check:
         cast("CheckModel", load_function(spec.check))(model, settings)
     elif spec.cli_agent is not None:
         _check_program(spec.cli_agent, settings)
     elif spec.api is not None:
-        _check_key(model, spec.api, settings)
+        _check_key(model, settings)
 
 
 def usable_default_model(settings: ProviderSettings) -> str | None:
@@ -73,11 +76,14 @@ def _check_program(program: CliAgentKind, settings: ProviderSettings) -> None:
         )
 
 
-def _check_key(model: Model, api: ModelApi, settings: ProviderSettings) -> None:
+def _check_key(model: Model, settings: ProviderSettings) -> None:
     server_access(model, settings)
     server = settings.providers[model.provider]
-    if not server.api_key and server.is_default and not own_base_url(model):
-        raise BadConfig(f"No API key for {model.full_name}. Set {api.key_variable}.")
+    if own_base_url(model) or server.api_key or server.api_key_command or not server.needs_key:
+        return
+    # Another server at the address of a known one may need no key.
+    if server.is_default or model.provider not in MODEL_APIS:
+        raise BadConfig(f"No API key for {model.full_name}. Set {server.key_variable}.")
 
 
 def _default_model_error(spec: ProviderSpec, settings: ProviderSettings) -> BadConfig | None:

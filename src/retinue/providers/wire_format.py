@@ -20,6 +20,8 @@ class RequestTarget(Struct, frozen=True, kw_only=True):
     base_url: str
     model: str
     changes: RequestChanges = NO_CHANGES
+    thinking_field: str = ""
+    """Field that requests thinking, if it is not the usual one of the API."""
     extra_fields: Mapping[str, Any] = {}
     """Fields that the user adds to each request."""
 

@@ -42,9 +42,9 @@ class Translation(Struct, frozen=True, kw_only=True):
 KeyTranslator = Callable[[Any, KeyPath], Translation]
 
 CLAUDE_MODELS = {
-    "sonnet": "anthropic:claude-sonnet-4-5",
-    "opus": "anthropic:claude-opus-4-5",
-    "haiku": "anthropic:claude-haiku-4-5",
+    "sonnet": "anthropic:claude-sonnet-5-5",
+    "opus": "anthropic:claude-opus-5-5",
+    "haiku": "anthropic:claude-haiku-5-5",
 }
 NATIVE_DRIVERS = (*PROVIDER_ALIASES, "external", "pydantic-ai")
 FOREIGN_DRIVERS = {
@@ -85,7 +85,7 @@ def translate_thinking(value: Any, path: KeyPath) -> Translation:
         level = Thinking.MEDIUM if value else Thinking.OFF
         return Translation(fields={"thinking": str(level)}, verdict=KeySupport.MAPPED, note=f"as {level}")
     found = validators.text_value(value, path)
-    level_name = {"max": "high", "xhigh": "high", "minimal": "low", "none": "off"}.get(found)
+    level_name = {"xhigh": "max", "minimal": "low", "none": "off"}.get(found)
     if level_name is not None:
         return Translation(
             fields={"thinking": level_name}, verdict=KeySupport.MAPPED, note=f"'{found}' is {level_name}"

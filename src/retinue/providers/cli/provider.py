@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from retinue.domain.cli_agent import CliAgentCommand, CliAgentSandbox, ProcessExit
 from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.providers import CLI_AGENTS, MODEL_APIS
+from retinue.domain.providers import CLI_AGENTS, MAIN_SERVERS, MODEL_APIS
 from retinue.domain.run import Reason
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import ModelFailed
@@ -56,13 +56,12 @@ def _provider_credentials(
     protocol: CliProtocol, settings: ProviderSettings
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables that CLI agents may get keys from, and base URLs that are not the default."""
-    keys = {MODEL_APIS[name].key_variable: each.api_key for name, each in settings.providers.items()}
+    servers = {name: settings.providers[name] for name in MAIN_SERVERS}
+    keys = {MODEL_APIS[name].key_variable: each.api_key for name, each in servers.items()}
     if protocol.vendor in settings.providers:
         keys[protocol.key_variable] = settings.providers[protocol.vendor].api_key
     variables = {**{name: str(key) for name, key in keys.items() if key}, **settings.env}
-    return variables, {
-        name: each.base_url for name, each in settings.providers.items() if not each.is_default
-    }
+    return variables, {name: each.base_url for name, each in servers.items() if not each.is_default}
 
 
 class CliProvider:

@@ -75,7 +75,7 @@ class StopResponse(ResponseModel):
         "url": "http://127.0.0.1:8765",
         "started_at": TIMESTAMP,
         "sandbox": "strict",
-        "model": "openai:gpt-5-mini",
+        "model": "openai:gpt-5.6-terra",
         "demonstration": False,
         "seq": 128,
         "counts": {"sessions": 3, "queued": 0, "running": 1, "waiting": 0, "approvals": 0, "inbox": 1},

@@ -161,7 +161,7 @@ RUN_ROW_EXAMPLE: dict[str, Any] = {
     "depth": 0,
     "label": None,
     "task": "Where is the timetable?",
-    "model": "openai:gpt-5-mini",
+    "model": "openai:gpt-5.6-terra",
     "thinking": None,
     "continues": None,
     "source": "person",
