@@ -215,7 +215,7 @@ def test_a_toml_definition_is_imported(source: Path, tmp_path: Path):
     check = check_definition(path)
     assert (check.ok, check.name, check.dialect) == (True, "scout-one", "codex")
     agent = import_agent(path, tmp_path / "agents")
-    assert (agent.prompt, agent.thinking, agent.notes) == ("Look.\n", "high", {"since": "2025-01-02"})
+    assert (agent.prompt, agent.thinking, agent.notes) == ("Look.\n", "max", {"since": "2025-01-02"})
     deep = ".".join("a" * 500)
     for text in ("name = ", "a = " + "[" * 5000, f"name = 'x'\n{deep} = 1\n"):
         path.write_text(text)

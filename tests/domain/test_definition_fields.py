@@ -109,7 +109,7 @@ def test_an_empty_tool_list_allows_nothing_and_null_sets_no_restriction(front: s
         ("model: opus", "model", "anthropic:claude-opus-5-5"),
         ("model: haiku", "model", "anthropic:claude-haiku-5-5"),
         ("model: inherit", "model", None),
-        ("effort: max", "thinking", Thinking.HIGH),
+        ("effort: max", "thinking", Thinking.MAX),
         ("thinking: off", "thinking", Thinking.OFF),
         ("color: blue", "notes", {"color": "blue"}),
         ("subagents: {allowAgents: [main]}", "agent_allow", ("main",)),

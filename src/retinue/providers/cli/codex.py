@@ -115,6 +115,6 @@ CODEX_PROTOCOL = CliProtocol(
     startup_fixes={"--skip-git-repo-check": ("--skip-git-repo-check",)},
     model_flags=("--model", "-m"),
     thinking_args=("-c", "model_reasoning_effort={}"),
-    thinking_levels={"off": "minimal"},
+    thinking_levels={"off": "minimal", "max": "xhigh"},
 )
 create_provider: CreateProvider = partial(create_cli_provider, CODEX_PROTOCOL)

@@ -100,5 +100,6 @@ PI_PROTOCOL = CliProtocol(
         "ZAI_API_KEY": ("zai", "https://api.z.ai"),
     },
     thinking_args=("--thinking", "{}"),
+    thinking_levels={"max": "xhigh"},
 )
 create_provider: CreateProvider = partial(create_cli_provider, PI_PROTOCOL)
