@@ -12,13 +12,10 @@ class CallIds:
     """The ids of one exchange's calls, each used once."""
 
     def __init__(self, calls: Iterable[ToolCall], target: RequestTarget) -> None:
-        self.are_own = False
-        """True if the server issued one of the calls."""
         self._ids: dict[str, str] = {}
         used: set[str] = set()
         for call in calls:
             own_id = vendor_call_id(call.vendor_id, target.server)
-            self.are_own = self.are_own or bool(own_id)
             if not own_id or own_id in used or target.changes.treatment_of(CALL_IDS):
                 own_id = short_call_id(call.id)
             used.add(own_id)

@@ -112,12 +112,13 @@ def _build_messages(
     target: RequestTarget, exchange: Exchange, position: ExchangePosition
 ) -> Sequence[Mapping[str, Any]]:
     call_ids = CallIds(exchange.calls.values(), target)
+    data = _own_data(target, exchange)
     messages: list[dict[str, Any]] = []
-    if exchange.calls and not call_ids.are_own and target.changes.treatment_of(FOREIGN_CALLS):
+    if exchange.calls and not data and target.changes.treatment_of(FOREIGN_CALLS):
         messages += _calls_as_text(exchange)
     else:
         if exchange.calls or exchange.text:
-            messages.append(_assistant_message(target, exchange, call_ids))
+            messages.append(_assistant_message(target, exchange, call_ids, data))
         messages += [
             {"role": "tool", "tool_call_id": call_ids[call], "content": exchange.result_of(call)[0]}
             for call in exchange.calls.values()
@@ -128,22 +129,25 @@ def _build_messages(
     return messages
 
 
-def _assistant_message(target: RequestTarget, exchange: Exchange, call_ids: CallIds) -> dict[str, Any]:
+def _own_data(target: RequestTarget, exchange: Exchange) -> list[ReplyData]:
+    """Return what this server wants back with the replies."""
+    if target.changes.is_dropped(REPLAY):
+        return []
+    found = (parse_reply_data(reply) for reply in exchange.replies)
+    return [each for each in found if each is not None and each.is_from(target.server)]
+
+
+def _assistant_message(
+    target: RequestTarget, exchange: Exchange, call_ids: CallIds, data: Sequence[ReplyData]
+) -> dict[str, Any]:
     text = exchange.text
     message: dict[str, Any] = {"role": "assistant", "content": text or None if exchange.calls else text}
-    data = [
-        each
-        for reply in exchange.replies
-        if (each := parse_reply_data(reply)) is not None and each.is_from(target.server)
-    ]
-    if target.changes.is_dropped(REPLAY):
-        data = []
     for each in data:
         message |= _message_fields(each, has_calls=bool(exchange.calls))
     if exchange.calls:
         call_data = [block for each in data for block in each.blocks if block.kind == "call"]
         extras: list[dict[str, Any]] = [call_fields(block) for block in call_data]
-        if not extras and not call_ids.are_own and target.changes.treatment_of(SIGNATURES):
+        if not any(extras) and target.changes.treatment_of(SIGNATURES):
             extras = [{"extra_content": {"google": {"thought_signature": PLACEHOLDER_SIGNATURE}}}]
         extras += [{}] * (len(exchange.calls) - len(extras))
         message["tool_calls"] = [
