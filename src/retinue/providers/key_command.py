@@ -98,18 +98,18 @@ class KeyCommand:
 def parse_key(output: str, now: datetime) -> tuple[str, float]:
     """Return the key and the seconds for which it is kept."""
     fields = _parse_object(output)
+    if fields is None:
+        return output, _lifetime_of(_token_claims(output), now)
     key = next((value for name in _KEY_FIELDS if isinstance(value := fields.get(name), str)), "")
-    if not key:
-        return ("", 0.0) if fields else (output, _lifetime_of(_token_claims(output), now))
     return key.strip(), _lifetime_of(fields if _has_expiry(fields) else _token_claims(key), now)
 
 
-def _parse_object(text: str) -> Mapping[str, Any]:
+def _parse_object(text: str) -> Mapping[str, Any] | None:
     try:
         found: Any = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError):
-        return {}
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
+        return None
+    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
 
 
 def _token_claims(token: str) -> Mapping[str, Any]:
@@ -118,7 +118,7 @@ def _token_claims(token: str) -> Mapping[str, Any]:
     if len(parts) != 3:  # noqa: PLR2004 — head, claims, signature
         return {}
     try:
-        return _parse_object(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)).decode())
+        return _parse_object(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)).decode()) or {}
     except ValueError:
         return {}
 
