@@ -86,7 +86,7 @@ def test_mcp_modules_are_not_imported_at_start_up():
 
 def test_the_http_parser_is_loaded_with_the_http_client_and_not_before():
     assert loaded_modules("import retinue.app.application", ("httptools",)) == "[]"
-    assert loaded_modules("import retinue.providers.http.client", ("httptools",)) == "['httptools']"
+    assert loaded_modules("import retinue.http.client", ("httptools",)) == "['httptools']"
 
 
 def loaded_modules(code: str, names: tuple[str, ...] = HEAVY) -> str:

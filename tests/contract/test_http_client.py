@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.model_turn import ReplyDelta
-from retinue.providers.errors import ProviderError
-from retinue.providers.http.client import MAX_UNREAD_BYTES, PIECE_BYTES, Connection, HttpClient
-from retinue.providers.http.connect import (
+from retinue.http.client import MAX_UNREAD_BYTES, PIECE_BYTES, Connection, HttpClient
+from retinue.http.connect import (
     InvalidServerUrl,
     SocketAddress,
     Unreachable,
@@ -29,8 +28,9 @@ from retinue.providers.http.connect import (
     describe_os_error,
     parse_server_url,
 )
-from retinue.providers.http.parser import MAX_HEAD_BYTES, ResponseError, ResponseParser
-from retinue.providers.http.stream_request import StreamingRequest
+from retinue.http.parser import MAX_HEAD_BYTES, ResponseError, ResponseParser
+from retinue.providers.errors import ProviderError
+from retinue.providers.stream_request import StreamingRequest
 from retinue.providers.stream_timeout import KEEPALIVE
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -15,7 +15,7 @@ from retinue.app.mcp_servers import McpServerService
 from retinue.config.load import load_config
 from retinue.domain.mcp import TrustState
 from retinue.errors import RetinueError
-from retinue.providers.http.mcp_transport import MAX_RESPONSE_BYTES
+from retinue.mcp.streamable_http import MAX_RESPONSE_BYTES
 from retinue.testing.mcp_server import FakeMcpServer, McpServerProcess, tool_definition
 from retinue.worker.clock import system_clock
 

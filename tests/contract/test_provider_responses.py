@@ -13,9 +13,9 @@ from model_request import make_model_request
 from retinue.domain.model_turn import Model, ModelReply, ReplyDelta, StopReason
 from retinue.domain.transcript import Message
 from retinue.errors import ModelFailed
+from retinue.http.sse import MAX_EVENT_BYTES, EventParser
 from retinue.interfaces import Provider
 from retinue.providers.errors import ProviderError
-from retinue.providers.http.sse import MAX_EVENT_BYTES, EventParser
 from retinue.testing.fake_model_server import FakeModelServer
 from retinue.testing.replies import FakeResponse, raw_stream, text_reply
 from retinue.testing.wire_formats import anthropic_events, openai_events

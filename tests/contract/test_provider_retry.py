@@ -24,10 +24,10 @@ from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import Message
 from retinue.errors import BadConfig, ModelFailed
 from retinue.interfaces import Provider
-from retinue.providers.http.stream_request import BYTES_RECEIVED
 from retinue.providers.rate_limit import RateLimitGate
 from retinue.providers.retry import RetryingProvider
 from retinue.providers.retry_policy import RetrySettings
+from retinue.providers.stream_request import BYTES_RECEIVED
 from retinue.providers.stream_timeout import KEEPALIVE, StreamTimeoutSettings, StreamWatchdog
 from retinue.testing.fake_model_server import FakeModelServer, Script
 from retinue.testing.fixed_clock import START_TIME, fixed_clock

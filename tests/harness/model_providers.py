@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from retinue.domain.providers import MODEL_APIS
 from retinue.interfaces import Provider
 from retinue.providers.anthropic import MESSAGES
-from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S
 from retinue.providers.http_provider import HttpProvider
 from retinue.providers.interface import ServerAccess
 from retinue.providers.openai_chat import CHAT_COMPLETIONS
 from retinue.providers.openai_responses import RESPONSES
+from retinue.providers.stream_request import CONNECT_TIMEOUT_S
 from retinue.providers.wire_format import WireFormat
 
 API_KEY = "sk-test-0123456789abcdef"

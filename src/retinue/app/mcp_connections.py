@@ -47,7 +47,7 @@ class McpConnectionPool:
 
     def _http_client(self, config: McpServerConfig) -> McpClient:
         """Create a client for an HTTP server; the HTTP code is imported on first use."""
-        from retinue.providers.http.mcp_transport import StreamableHttpTransport
+        from retinue.mcp.streamable_http import StreamableHttpTransport
 
         headers = dict(config.headers)
         if config.bearer_env:

@@ -6,7 +6,6 @@ from typing import Any
 from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.run import Reason
 from retinue.providers.errors import ProviderError, Refusal, sanitize_server_text
-from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
 from retinue.providers.interface import ServerAccess
 from retinue.providers.key_command import KeyCommand
 from retinue.providers.learned_changes import LearnedChanges
@@ -14,6 +13,7 @@ from retinue.providers.refusals import SentRequest, find_change, is_unknown_rout
 from retinue.providers.reply_data import ReplyOrigin, server_tag
 from retinue.providers.request_changes import NO_CHANGES, WIRE, RequestChange, RequestChanges
 from retinue.providers.request_encoding import RequestFormat, encode_request
+from retinue.providers.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
 from retinue.providers.wire_format import ReaderInputs, RequestTarget, WireFormat
 
 MAX_CHANGES = 4

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
-from retinue.providers.http.stream_request import ReplyReader
 from retinue.providers.reply_data import ReplyOrigin
 from retinue.providers.request_changes import NO_CHANGES, RequestChanges
 from retinue.providers.request_encoding import RequestFormat
+from retinue.providers.stream_request import ReplyReader
 
 
 class RequestTarget(Struct, frozen=True, kw_only=True):

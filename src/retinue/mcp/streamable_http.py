@@ -1,7 +1,4 @@
-"""The HTTP transport of an MCP server: posts messages and reads the messages sent in response.
-
-It is part of `providers` because only that package may import an HTTP library.
-"""
+"""The HTTP transport of an MCP server: posts messages and reads the messages sent in response."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -10,8 +7,8 @@ from contextlib import suppress
 import aiohttp
 
 from retinue.domain.http_framing import is_supported_transfer_encoding
-from retinue.errors import Failed, NotFound, RetinueError
-from retinue.providers.http.sse import EventParser
+from retinue.errors import Failed, NotFound
+from retinue.http.sse import EventParser, EventTooLong
 
 MAX_RESPONSE_BYTES = 32_000_000
 """Limit for the response to one message."""
@@ -131,7 +128,7 @@ async def _read_messages(url: str, response: aiohttp.ClientResponse) -> AsyncGen
             continue
         try:
             messages = events.feed(chunk)
-        except RetinueError as error:
+        except EventTooLong as error:
             raise Failed(f"{url} sent an event that is too large") from error
         for each in messages:
             yield each

@@ -1,13 +1,14 @@
 """A parser for server-sent events that accepts bytes in any split."""
 
-from retinue.domain.run import Reason
-from retinue.providers.errors import ProviderError
-
 MAX_EVENT_BYTES = 16_000_000
 """Maximum bytes of one event; a longer one cannot be part of a model's reply."""
 
 _BOM = b"\xef\xbb\xbf"
 _EVENT_END = b"\n\n"
+
+
+class EventTooLong(Exception):
+    """An event is longer than any reply; the message continues a sentence whose subject is the server."""
 
 
 class EventParser:
@@ -73,10 +74,7 @@ class EventParser:
 
     def _check_size(self) -> None:
         if self._line_size + self._event_size > MAX_EVENT_BYTES:
-            raise ProviderError(
-                f"the model's server sent one event of more than {MAX_EVENT_BYTES:,} bytes",
-                reason=Reason.PROVIDER,
-            )
+            raise EventTooLong(f"sent one event of more than {MAX_EVENT_BYTES:,} bytes")
 
     def _parse_line(self, line: bytes, events: list[bytes]) -> None:
         if line.startswith(b"data:"):

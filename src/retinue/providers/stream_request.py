@@ -12,11 +12,11 @@ from typing import Protocol
 from retinue.domain.model_turn import ReplyDelta
 from retinue.domain.run import Reason
 from retinue.errors import BadConfig
+from retinue.http.client import Connection, HttpClient
+from retinue.http.connect import InvalidServerUrl, Unreachable, UntrustedCertificate
+from retinue.http.parser import ResponseError, ResponseParser
+from retinue.http.sse import MAX_EVENT_BYTES, EventParser
 from retinue.providers.errors import NO_REASON_GIVEN, ProviderError, RetryAfter, sanitize_server_text
-from retinue.providers.http.client import Connection, HttpClient
-from retinue.providers.http.connect import InvalidServerUrl, Unreachable, UntrustedCertificate
-from retinue.providers.http.parser import ResponseError, ResponseParser
-from retinue.providers.http.sse import MAX_EVENT_BYTES, EventParser
 from retinue.providers.refusals import parse_refusal
 from retinue.providers.retry_policy import (
     AUTH,

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from retinue.providers.http.connect import (
+from retinue.http.connect import (
     Connector,
     Unreachable,
     UntrustedCertificate,
@@ -15,7 +15,7 @@ from retinue.providers.http.connect import (
     parse_server_url,
     system_ssl_context,
 )
-from retinue.providers.http.parser import ResponseError, ResponseParser
+from retinue.http.parser import ResponseError, ResponseParser
 
 KEEPALIVE_S = 15.0
 """Time that an unused connection is kept open."""
