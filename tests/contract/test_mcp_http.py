@@ -15,7 +15,7 @@ from retinue.app.mcp_servers import McpServerService
 from retinue.config.load import load_config
 from retinue.domain.mcp import TrustState
 from retinue.errors import RetinueError
-from retinue.mcp.streamable_http import MAX_RESPONSE_BYTES
+from retinue.mcp.streamable_http import MAX_RESPONSE_BYTES, StreamableHttpTransport
 from retinue.testing.mcp_server import FakeMcpServer, McpServerProcess, tool_definition
 from retinue.worker.clock import system_clock
 
@@ -182,6 +182,49 @@ async def test_an_unreachable_server_and_a_missing_key_are_reported(tmp_path: Pa
         await McpServerService(config, {}, system_clock()).compare_tools("far")
 
 
+async def test_a_message_is_not_sent_again_when_a_reused_connection_closes(tmp_path: Path):
+    """A tool may have been called."""
+    received: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for response in (b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n", b""):
+            head = await reader.readuntil(b"\r\n\r\n")
+            received.append(await reader.readexactly(int(head.partition(b"Content-Length: ")[2].split()[0])))
+            writer.write(response)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        transport = StreamableHttpTransport(f"http://127.0.0.1:{port}/mcp", {})
+        async for _ in transport.post(b"first", protocol_version=""):
+            pass
+        with pytest.raises(RetinueError, match="closed the connection before it responded"):
+            async for _ in transport.post(b"second", protocol_version=""):
+                pass
+        await transport.close()
+    assert received == [b"first", b"second"]
+
+
+async def test_a_configured_header_replaces_the_default_one(tmp_path: Path):
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        transport = StreamableHttpTransport(f"http://127.0.0.1:{port}/mcp", {"user-agent": "mine"})
+        async for _ in transport.post(b"{}", protocol_version="1"):
+            pass
+        await transport.close()
+    assert b"user-agent: mine\r\n" in heads[0]
+    assert b"User-Agent" not in heads[0]
+    assert b"MCP-Protocol-Version: 1\r\n" in heads[0]
+
+
 @pytest.mark.parametrize("encoding", ["xchunked", "gzip, chunked"])
 async def test_a_response_with_another_transfer_encoding_is_refused(tmp_path: Path, encoding: str):
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,7 +242,7 @@ async def test_a_response_with_another_transfer_encoding_is_refused(tmp_path: Pa
     servers = McpServerService(
         load_config({"RETINUE_CONFIG": str(tmp_path)}, home=str(tmp_path / "home")), {}, system_clock()
     )
-    with pytest.raises(RetinueError, match="unsupported transfer encoding"):
+    with pytest.raises(RetinueError, match="invalid response: Transfer-Encoding"):
         await servers.compare_tools("far")
     await servers.close()
     server.close()

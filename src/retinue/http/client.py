@@ -1,14 +1,15 @@
-"""An HTTP/1.1 client for POST requests to a model's server, with kept-alive connections."""
+"""An HTTP/1.1 client for the requests to one server, with kept-alive connections."""
 
 import asyncio
 import select
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from retinue.http.connect import (
     Connector,
+    ServerUrl,
     Unreachable,
     UntrustedCertificate,
     describe_os_error,
@@ -20,7 +21,7 @@ from retinue.http.parser import ResponseError, ResponseParser
 KEEPALIVE_S = 15.0
 """Time that an unused connection is kept open."""
 REUSE_RETRY_S = 1.0
-"""If a reused connection breaks within this time, the request is sent again.
+"""If a reused connection breaks within this time, the request is sent again; 0: never.
 
 The server had closed it before the request came. Later, the server may already have begun work.
 """
@@ -225,27 +226,38 @@ class Connection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Connections to one server, opened on use. Raises InvalidServerUrl for an invalid URL."""
+    """Connections to one server, opened on use. Raises InvalidServerUrl for an invalid URL.
+
+    Args:
+        url: The URL that is requested.
+        headers: Headers of every request.
+        connect_timeout_s: Time for the connection and its TLS handshake.
+        keepalive_s: See `KEEPALIVE_S`.
+        reuse_retry_s: See `REUSE_RETRY_S`.
+        make_ssl_context: Returns the TLS settings.
+        connector: Opens the sockets; by default to the addresses that the host currently has.
+    """
 
     def __init__(
         self,
-        url: str,
+        url: str | ServerUrl,
         headers: Mapping[str, str],
         *,
         connect_timeout_s: float,
         keepalive_s: float = KEEPALIVE_S,
         reuse_retry_s: float = REUSE_RETRY_S,
         make_ssl_context: Callable[[], ssl.SSLContext] = system_ssl_context,
+        connector: Connector | None = None,
     ) -> None:
-        self._server = server = parse_server_url(url)
+        self._server = server = url if isinstance(url, ServerUrl) else parse_server_url(url)
         self._request_head = (
-            f"POST {server.target} HTTP/1.1\r\nHost: {server.host_header}\r\n{_header_lines(headers)}"
+            f" {server.target} HTTP/1.1\r\nHost: {server.host_header}\r\n{_header_lines(headers)}"
         )
         self._connect_timeout_s = connect_timeout_s
         self._keepalive_s = keepalive_s
         self._reuse_retry_s = reuse_retry_s
         self._make_ssl_context = make_ssl_context
-        self._connector = Connector(server.host, server.port)
+        self._connector = connector or Connector(server.host, server.port)
         self._connections: set[Connection] = set()
         self._idle_connections: list[Connection] = []
         """Unused connections, the most recently used last."""
@@ -253,10 +265,20 @@ class HttpClient:
         self._closed = False
         self._all_closed = asyncio.Event()
 
-    async def post(
+    def post(
         self,
         headers: Mapping[str, str],
         body: Sequence[bytes],
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> Coroutine[Any, Any, Connection]:
+        """Send a POST request; see `request`."""
+        return self.request("POST", headers, body, on_progress)
+
+    async def request(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        body: Sequence[bytes] = (),
         on_progress: Callable[[], None] = lambda: None,
     ) -> Connection:
         """Send a request and return its connection once the head of the response has arrived.
@@ -268,7 +290,8 @@ class HttpClient:
             ResponseError: the connection broke, or the response is not HTTP.
         """
         size = sum(map(len, body))
-        head = f"{self._request_head}{_header_lines(headers)}Content-Length: {size}\r\n\r\n".encode("latin-1")
+        length = f"Content-Length: {size}\r\n" if size or method == "POST" else ""
+        head = f"{method}{self._request_head}{_header_lines(headers)}{length}\r\n".encode("latin-1")
         connection = self._take_idle_connection()
         if connection is not None:
             clock = asyncio.get_running_loop().time
@@ -277,7 +300,7 @@ class HttpClient:
                 return await _send_or_abort(connection, head, body, size, on_progress)
             except ResponseError:
                 # The server may close a connection at the moment it is reused.
-                if connection.response.has_started or clock() - started_at > self._reuse_retry_s:
+                if connection.response.has_started or clock() - started_at >= self._reuse_retry_s:
                     raise
         return await _send_or_abort(await self._open_connection(), head, body, size, on_progress)
 

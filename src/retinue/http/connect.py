@@ -6,6 +6,7 @@ import re
 import socket
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain, zip_longest
 from typing import Any
@@ -94,17 +95,25 @@ def system_ssl_context() -> ssl.SSLContext:
 
 
 class Connector:
-    """Open sockets to one server; concurrent callers share one name look-up."""
+    """Open sockets to one server; concurrent callers share one name look-up.
 
-    def __init__(self, host: str, port: int) -> None:
+    Args:
+        host: Its name or IP address.
+        port: Its port.
+        addresses: IP addresses and ports to connect to instead, so that the name is not looked up.
+    """
+
+    def __init__(self, host: str, port: int, addresses: Sequence[tuple[str, int]] = ()) -> None:
         self._host = host
         self._port = port
         self._lookup: asyncio.Future[list[SocketAddress]] | None = None
         self._looked_up_at = 0.0
-        try:
-            self._literal_addresses = _resolve_addresses(host, port, socket.AI_NUMERICHOST)
-        except OSError:
-            self._literal_addresses = None
+        self._literal_addresses = [
+            each for address in addresses for each in _resolve_addresses(*address, socket.AI_NUMERICHOST)
+        ]
+        if not addresses:
+            with suppress(OSError):
+                self._literal_addresses = _resolve_addresses(host, port, socket.AI_NUMERICHOST)
 
     async def connect(self) -> socket.socket:
         addresses = self._literal_addresses or await self._resolve_host()

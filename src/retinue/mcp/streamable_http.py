@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
-import aiohttp
-
-from retinue.domain.http_framing import is_supported_transfer_encoding
 from retinue.errors import Failed, NotFound
+from retinue.http.client import Connection, HttpClient
+from retinue.http.connect import InvalidServerUrl, Unreachable
+from retinue.http.parser import ResponseError, ResponseParser
 from retinue.http.sse import EventParser, EventTooLong
 
 MAX_RESPONSE_BYTES = 32_000_000
@@ -17,6 +17,12 @@ CLOSE_TIMEOUT_S = 2.0
 
 _OK, _ACCEPTED = 200, 202
 _SESSION_HEADER = "Mcp-Session-Id"
+_HEADERS = {
+    "User-Agent": "retinue",
+    "Accept": "application/json, text/event-stream",
+    "Accept-Encoding": "identity",
+    "Content-Type": "application/json",
+}
 _STATUS_MESSAGES: Mapping[int, str] = {
     401: "it requires a valid key (bearer_env, headers)",
     403: "access is denied (bearer_env, headers)",
@@ -29,7 +35,8 @@ _STATUS_MESSAGES: Mapping[int, str] = {
 class StreamableHttpTransport:
     """Connections to one MCP server, opened on first use.
 
-    Redirects are refused, because the key would be sent along.
+    Redirects are refused, because the key would be sent along. A request is never sent twice, because a tool
+    may have been called.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
@@ -38,7 +45,7 @@ class StreamableHttpTransport:
         self._session_id = ""
         """The session id assigned by the server; empty before that."""
         self._protocol_version = ""
-        self._http_session: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
 
     async def post(self, message: bytes, *, protocol_version: str) -> AsyncGenerator[bytes]:
         """Send a message and yield each message of the response as it arrives.
@@ -51,63 +58,57 @@ class StreamableHttpTransport:
         """
         had_session, self._protocol_version = bool(self._session_id), protocol_version
         try:
-            async with self._open_session().post(
-                self._url, data=message, headers=self._session_headers(), allow_redirects=False
-            ) as response:
-                self._session_id = response.headers.get(_SESSION_HEADER, self._session_id)
+            async with self._request("POST", message) as connection:
+                response = connection.response
+                self._session_id = response.headers.get(_SESSION_HEADER.lower(), self._session_id)
                 if response.status == 404 and had_session:  # noqa: PLR2004  (the protocol's status for a session that has ended)
                     self._session_id = ""
                     raise NotFound(f"{self._url} has ended the session")
                 _check_head(self._url, response)
-                async for each in _read_messages(self._url, response):
+                async for each in _read_messages(self._url, connection):
                     yield each
-        except (aiohttp.InvalidURL, UnicodeError) as error:
-            raise Failed(f"{self._url} is not a valid URL") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise Failed(f"{self._url} cannot be reached: {str(error) or type(error).__name__}") from error
+        except Unreachable as error:
+            raise Failed(f"{self._url} cannot be reached: {error}") from error
+        except (ResponseError, EventTooLong) as error:
+            raise Failed(f"{self._url} {error}") from error
 
     async def close(self) -> None:
         """End the session at the server, ignoring failures, and close the connections."""
-        if self._http_session is None:
+        if self._client is None:
             return
-        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        with suppress(Unreachable, ResponseError, TimeoutError):
             if self._session_id:
-                async with (
-                    asyncio.timeout(CLOSE_TIMEOUT_S),
-                    self._http_session.delete(
-                        self._url, headers=self._session_headers(), allow_redirects=False
-                    ),
-                ):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S), self._request("DELETE"):
                     pass
-        await self._http_session.close()
-        self._http_session, self._session_id = None, ""
+        await self._client.close()
+        self._client, self._session_id = None, ""
 
-    def _session_headers(self) -> dict[str, str]:
-        session_header = {_SESSION_HEADER: self._session_id} if self._session_id else {}
-        return session_header | (
-            {"MCP-Protocol-Version": self._protocol_version} if self._protocol_version else {}
-        )
+    @asynccontextmanager
+    async def _request(self, method: str, *body: bytes) -> AsyncGenerator[Connection]:
+        headers = {_SESSION_HEADER: self._session_id} if self._session_id else {}
+        if self._protocol_version:
+            headers["MCP-Protocol-Version"] = self._protocol_version
+        connection = await self._open_client().request(method, headers, body)
+        try:
+            yield connection
+        finally:
+            connection.release()
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._http_session is None:
-            self._http_session = aiohttp.ClientSession(
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-                trust_env=False,
-                headers={
-                    "User-Agent": "retinue",
-                    **self._headers,
-                    "Accept": "application/json, text/event-stream",
-                    "Accept-Encoding": "identity",
-                    "Content-Type": "application/json",
-                },
-            )
-        return self._http_session
+    def _open_client(self) -> HttpClient:
+        if self._client is None:
+            names = {name.lower() for name in self._headers}
+            defaults = {name: value for name, value in _HEADERS.items() if name.lower() not in names}
+            headers = {**defaults, **self._headers}
+            try:
+                self._client = HttpClient(
+                    self._url, headers, connect_timeout_s=CONNECT_TIMEOUT_S, reuse_retry_s=0
+                )
+            except InvalidServerUrl as error:
+                raise Failed(f"{self._url} is not a valid URL") from error
+        return self._client
 
 
-def _check_head(url: str, response: aiohttp.ClientResponse) -> None:
-    if not is_supported_transfer_encoding(response.headers.getall("Transfer-Encoding", ())):
-        raise Failed(f"{url} answered with an unsupported transfer encoding")
+def _check_head(url: str, response: ResponseParser) -> None:
     if response.status in (_OK, _ACCEPTED):
         return
     if 300 <= response.status < 400:  # noqa: PLR2004  (a redirect)
@@ -116,21 +117,18 @@ def _check_head(url: str, response: aiohttp.ClientResponse) -> None:
     raise Failed(f"{url} answered with status {response.status}: {explanation}")
 
 
-async def _read_messages(url: str, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-    events = EventParser() if response.content_type == "text/event-stream" else None
+async def _read_messages(url: str, connection: Connection) -> AsyncGenerator[bytes]:
+    content_type = connection.response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    events = EventParser() if content_type == "text/event-stream" else None
     size, document = 0, bytearray()
-    async for chunk in response.content.iter_any():
+    while chunk := await connection.read():
         size += len(chunk)
         if size > MAX_RESPONSE_BYTES:
             raise Failed(f"{url} answered with more than {MAX_RESPONSE_BYTES // 1_000_000} MB")
         if events is None:
             document += chunk
             continue
-        try:
-            messages = events.feed(chunk)
-        except EventTooLong as error:
-            raise Failed(f"{url} sent an event that is too large") from error
-        for each in messages:
+        for each in events.feed(chunk):
             yield each
     if document:
         yield bytes(document)

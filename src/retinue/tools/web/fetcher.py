@@ -1,14 +1,10 @@
 """Fetch web pages for agents, only from allowed sites and public addresses."""
 
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
-from yarl import URL
-
-from retinue.domain.http_framing import is_supported_transfer_encoding
 from retinue.domain.io_results import FetchedPage
 from retinue.domain.permissions.ip_ranges import is_public_ip
 from retinue.domain.permissions.urls import (
@@ -20,8 +16,12 @@ from retinue.domain.permissions.urls import (
     resolve_redirect,
 )
 from retinue.errors import Failed, OutOfScope
+from retinue.http.client import Connection, HttpClient
+from retinue.http.connect import Connector, Unreachable, parse_server_url
+from retinue.http.parser import ResponseError
 
 FETCH_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 15.0
 MAX_PAGE_BYTES = 2_000_000
 MAX_REDIRECTS = 5
 
@@ -37,7 +37,9 @@ _HEADERS = {
     "User-Agent": "retinue",
     "Accept": "text/*, application/json, */*;q=0.1",
     "Accept-Encoding": "identity",
+    "Connection": "close",
 }
+_CHARSET = re.compile(r""";\s*charset\s*=\s*["']?([^\s;"']+)""", re.IGNORECASE)
 
 
 async def resolve_host(host: str) -> Sequence[str]:
@@ -84,8 +86,10 @@ class WebFetcher:
             raise Failed(f"The URL {error}.") from error
         except TimeoutError as error:
             raise Failed(f"{url} timed out after {FETCH_TIMEOUT_S:g} seconds.") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise Failed(f"Cannot fetch {url}: {str(error) or type(error).__name__}") from error
+        except Unreachable as error:
+            raise Failed(f"Cannot fetch {url}: {error}") from error
+        except ResponseError as error:
+            raise Failed(f"Cannot fetch {url}: the server {error}") from error
 
     async def _follow_redirects(self, url: str) -> FetchedPage:
         page = parse_url(url)
@@ -126,73 +130,42 @@ class WebFetcher:
         return OutOfScope(message, resource=url, allowed=self._site_texts, error="host_not_allowed")
 
     async def _request_page(self, page: Url, ip_addresses: Sequence[str]) -> FetchedPage | Url:
-        """Request a page; return it or its redirect target. The resolver returns only checked addresses."""
-        async with (
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    resolver=_FixedResolver([self._route_address(each, page.port) for each in ip_addresses]),
-                    use_dns_cache=False,
-                    force_close=True,
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers=_HEADERS,
-                auto_decompress=False,
-                trust_env=False,
-            ) as session,
-            session.get(URL(str(page), encoded=True), allow_redirects=False) as response,
-        ):
-            if not is_supported_transfer_encoding(response.headers.getall("Transfer-Encoding", ())):
-                raise Failed(f"{page} was sent with an unsupported transfer encoding.")
-            if response.status in _REDIRECT_STATUSES and (location := response.headers.get("Location")):
+        """Request a page from one of the checked addresses; return it or its redirect target."""
+        addresses = [self._route_address(each, page.port) for each in ip_addresses]
+        client = HttpClient(
+            parse_server_url(str(page)),
+            _HEADERS,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            connector=Connector(page.host, page.port, addresses),
+        )
+        try:
+            connection = await client.request("GET", {})
+            location = connection.response.headers.get("location")
+            if connection.response.status in _REDIRECT_STATUSES and location:
                 return resolve_redirect(page, location)
-            return await _read_page(page, response)
+            return await _read_page(page, connection)
+        finally:
+            await client.close()
 
 
-class _FixedResolver(AbstractResolver):
-    """A resolver that returns fixed addresses for every name."""
-
-    def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
-        self._addresses = addresses
-
-    async def resolve(
-        self,
-        host: str,
-        port: int = 0,  # noqa: ARG002  (the checked address has the port)
-        family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002  (the same)
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(
-                hostname=host,
-                host=ip_address,
-                port=target_port,
-                family=socket.AF_INET6 if ":" in ip_address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for ip_address, target_port in self._addresses
-        ]
-
-    async def close(self) -> None:
-        return
-
-
-async def _read_page(page: Url, response: aiohttp.ClientResponse) -> FetchedPage:
-    content_type = response.content_type.lower()
+async def _read_page(page: Url, connection: Connection) -> FetchedPage:
+    response = connection.response
+    content_type_header = response.headers.get("content-type") or "application/octet-stream"
+    content_type = content_type_header.partition(";")[0].strip().lower()
     if not content_type.startswith(_TEXT_TYPES) and not content_type.endswith(_TEXT_SUFFIXES):
         raise Failed(f"{page} is not text: its content type is {content_type}.")
-    encoding = response.headers.get("Content-Encoding", "identity")
+    encoding = response.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise Failed(f"{page} was sent with an unsupported content encoding ({encoding}).")
     data = bytearray()
-    async for chunk in response.content.iter_any():
+    while len(data) <= MAX_PAGE_BYTES and (chunk := await connection.read()):
         data += chunk
-        if len(data) > MAX_PAGE_BYTES:
-            break
+    charset = _CHARSET.search(content_type_header)
     return FetchedPage(
         url=str(page),
         status=response.status,
         media_type=content_type,
-        text=_decode_text(bytes(data[:MAX_PAGE_BYTES]), response.charset),
+        text=_decode_text(bytes(data[:MAX_PAGE_BYTES]), charset[1] if charset else None),
         is_complete=len(data) <= MAX_PAGE_BYTES,
     )
 
