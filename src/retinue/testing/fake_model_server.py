@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
-from aiohttp import web
 from msgspec import Struct
 
-from retinue.errors import RetinueError
+from retinue.errors import RetinueError, UsageError
 from retinue.testing.model_script_file import load_script_file
 from retinue.testing.replies import FakeResponse, http_error
 from retinue.testing.wire_formats import (
@@ -23,6 +22,13 @@ from retinue.testing.wire_formats import (
     openai_response,
     response_events,
 )
+
+try:
+    from aiohttp import web
+except ModuleNotFoundError as _error:
+    raise UsageError(
+        "The fake model server needs aiohttp, which is not installed. Run: pip install 'retinue[testing]'"
+    ) from _error
 
 
 class CapturedRequest(Struct, frozen=True, kw_only=True):

@@ -111,6 +111,8 @@ class TortureEnvironment:
             "RETINUE_MODEL": "openai:torture",
             "OPENAI_BASE_URL": self.url,
             "OPENAI_API_KEY": "torture-key-000",
+            "NO_PROXY": "*",
+            "no_proxy": "*",
             EFFECTS_VARIABLE: str(self.work_dir / EFFECTS_FILE),
         }
 
