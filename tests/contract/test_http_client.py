@@ -28,6 +28,7 @@ from retinue.http.connect import (
     describe_os_error,
     parse_server_url,
 )
+from retinue.http.network import DIRECT, NetworkSettings, network_settings
 from retinue.http.parser import MAX_HEAD_BYTES, ResponseError, ResponseParser
 from retinue.providers.errors import ProviderError
 from retinue.providers.stream_request import StreamingRequest
@@ -155,16 +156,15 @@ async def open_client(
     *,
     keepalive_s: float = 15.0,
     reuse_retry_s: float = 10.0,
-    context: ssl.SSLContext | None = None,
+    network: NetworkSettings = DIRECT,
 ) -> AsyncGenerator[HttpClient]:
-    extra = {"make_ssl_context": lambda: context} if context else {}
     client = HttpClient(
         url,
         {"Accept": "*/*"},
         connect_timeout_s=10,
         keepalive_s=keepalive_s,
         reuse_retry_s=reuse_retry_s,
-        **extra,
+        network=network,
     )
     try:
         yield client
@@ -933,7 +933,7 @@ async def test_a_streaming_request_reports_progress_as_a_keepalive_delta():
 
     progress_reported = asyncio.Event()
     async with run_server(handle) as server:
-        request = StreamingRequest(url=server.url, key_variable="SOME_KEY")
+        request = StreamingRequest(url=server.url, key_variable="SOME_KEY", network=DIRECT)
         with pytest.raises(ProviderError, match="HTTP 500"):
             await request.stream({}, [b"{}"], UnusedReplyReader(), on_delta, "")
         await request.close()
@@ -1114,35 +1114,29 @@ async def test_a_server_that_closes_during_the_tls_handshake_is_reported_as_unre
             await post(client)
 
 
-def make_ssl_contexts(folder: Path, *names: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return the server's context and a client context that trusts the server."""
+def make_tls_server(folder: Path, *names: str) -> tuple[ssl.SSLContext, NetworkSettings]:
+    """Return the server's context, and network settings that trust the server."""
     issued = create_certificate(folder, *names)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(issued.file)
-    client_context = ssl.create_default_context(cadata=issued.text)
-    client_context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return server, client_context
+    return server, network_settings({"SSL_CERT_FILE": str(issued.file)})
 
 
 async def test_requests_are_sent_over_tls_to_a_trusted_server(tmp_path: Path):
-    context, client_context = make_ssl_contexts(tmp_path, "localhost")
+    context, network = make_tls_server(tmp_path, "localhost")
     requested_names: list[str | None] = []
     context.sni_callback = lambda _, name, __: requested_names.append(name)
     async with run_server(always_ok, context=context) as server:
-        async with open_client(
-            server.url.replace("127.0.0.1", "localhost"), context=client_context
-        ) as client:
+        async with open_client(server.url.replace("127.0.0.1", "localhost"), network=network) as client:
             assert await post(client) == (200, b"ok")
             assert await post(client, b"x" * 5_000_000) == (200, b"ok")
         assert (server.connections, requested_names) == (1, ["localhost"])
 
 
 async def test_a_certificate_for_another_name_is_refused(tmp_path: Path):
-    context, client_context = make_ssl_contexts(tmp_path, "elsewhere.example")
+    context, network = make_tls_server(tmp_path, "elsewhere.example")
     async with run_server(always_ok, context=context) as server:
-        async with open_client(
-            server.url.replace("127.0.0.1", "localhost"), context=client_context
-        ) as client:
+        async with open_client(server.url.replace("127.0.0.1", "localhost"), network=network) as client:
             with pytest.raises(Unreachable, match="its certificate is not trusted: Hostname mismatch"):
                 await post(client)
         assert server.requests == []
@@ -1162,7 +1156,7 @@ class UnusedReplyReader:
 
 
 async def catch_post_error(url: str, key: str = "a-secret") -> ProviderError:
-    request = StreamingRequest(url=url, key_variable="SOME_KEY")
+    request = StreamingRequest(url=url, key_variable="SOME_KEY", network=DIRECT)
     with pytest.raises(ProviderError) as error_info:
         await request.stream({}, [b"{}"], UnusedReplyReader(), ignore_delta, key)
     await request.close()
@@ -1174,12 +1168,13 @@ def ignore_delta(_: ReplyDelta) -> None:
 
 
 async def test_an_untrusted_certificate_is_a_provider_error(tmp_path: Path):
-    context, _ = make_ssl_contexts(tmp_path, "localhost")
+    context, _ = make_tls_server(tmp_path, "localhost")
     async with run_server(always_ok, context=context) as server:
         failure = await catch_post_error(server.url)
         assert (failure.reason, failure.retry, server.requests) == ("config", False, [])
         assert str(failure) == (
-            f"cannot reach {server.url}: its certificate is not trusted: self-signed certificate"
+            f"cannot reach {server.url}: its certificate is not trusted: self-signed certificate. "
+            "If you trust it, set SSL_CERT_FILE to a file with the certificate of its issuer"
         )
 
 

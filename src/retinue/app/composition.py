@@ -133,7 +133,7 @@ def build_tool_table(config: Config, program_tools: Sequence[Tool]) -> dict[str,
     if config.web_hosts:
         from retinue.tools.web.web_fetch import make_web_fetch
 
-        tool_by_name["web_fetch"] = make_web_fetch(_web_fetcher(config.web_hosts))
+        tool_by_name["web_fetch"] = make_web_fetch(_web_fetcher(config))
     for tool in (*(_import_tool(reference) for reference in config.tools), *program_tools):
         name = tool.spec.name
         if name in tool_by_name:
@@ -142,11 +142,12 @@ def build_tool_table(config: Config, program_tools: Sequence[Tool]) -> dict[str,
     return tool_by_name
 
 
-def _web_fetcher(hosts: Sequence[str]) -> Callable[[str], Awaitable[FetchedPage]]:
+def _web_fetcher(config: Config) -> Callable[[str], Awaitable[FetchedPage]]:
     async def fetch(url: str) -> FetchedPage:
+        from retinue.http.network import network_settings
         from retinue.tools.web.fetcher import WebFetcher
 
-        return await WebFetcher(hosts).fetch(url)
+        return await WebFetcher(config.web_hosts, network=network_settings(config.env)).fetch(url)
 
     return fetch
 

@@ -47,6 +47,7 @@ class McpConnectionPool:
 
     def _http_client(self, config: McpServerConfig) -> McpClient:
         """Create a client for an HTTP server; the HTTP code is imported on first use."""
+        from retinue.http.network import network_settings
         from retinue.mcp.streamable_http import StreamableHttpTransport
 
         headers = dict(config.headers)
@@ -54,7 +55,8 @@ class McpConnectionPool:
             if not (key := self._config.env.get(config.bearer_env, "").strip()):
                 raise Failed(f"No key for the MCP server {config.name}. Set {config.bearer_env}.")
             headers["Authorization"] = f"Bearer {key}"
-        return HttpMcpClient(config.name, StreamableHttpTransport(config.url, headers))
+        network = network_settings(self._config.env)
+        return HttpMcpClient(config.name, StreamableHttpTransport(config.url, headers, network))
 
     async def _start_stdio_client(self, config: McpServerConfig) -> McpClient:
         """Start a server program.

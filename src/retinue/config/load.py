@@ -30,6 +30,13 @@ _NOT_IN_FINGERPRINT = frozenset(
 SECRET_NAME_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 """Suffixes of environment variables that hold secrets."""
 MIN_SECRET_CHARS = 16
+PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
+"""Environment variables for proxies; also read in lower case."""
+TLS_VARIABLES = (
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+    "RETINUE_CLIENT_CERT", "RETINUE_CLIENT_KEY", "RETINUE_CLIENT_KEY_PASSWORD",
+)  # fmt: skip
+"""Environment variables for certificates."""
 
 
 class Secret(str):
@@ -158,7 +165,11 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         settings = [
             *(getattr(self, each.name) for each in fields(self) if each.name not in _NOT_IN_FINGERPRINT)
         ]
-        secrets = [*self._provider_credentials(), *self._mcp_credentials()]
+        secrets = [
+            *self._provider_credentials(),
+            *self._mcp_credentials(),
+            *self._network_variables().items(),
+        ]
         return hashlib.sha256(f"{settings!r} {secrets!r}".encode("utf-8", "replace")).hexdigest()[:32]
 
     def secrets(self) -> tuple[str, ...]:
@@ -174,7 +185,24 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
             if name.upper().endswith(SECRET_NAME_SUFFIXES) and _looks_random(value)
         ]
         from_mcp_servers = [value for value in self._mcp_credentials() if _looks_random(value)]
-        return tuple(dict.fromkeys(api_keys + from_environment + from_mcp_servers))
+        return tuple(
+            dict.fromkeys(api_keys + from_environment + from_mcp_servers + self._network_passwords())
+        )
+
+    def _network_variables(self) -> dict[str, str]:
+        """Return the variables that decide how servers are reached."""
+        names = (*PROXY_VARIABLES, *(each.lower() for each in PROXY_VARIABLES), *TLS_VARIABLES)
+        return {name: self.env[name] for name in names if name in self.env}
+
+    def _network_passwords(self) -> list[str]:
+        """Return the passwords of proxies and of the client certificate, except plain words."""
+        if not self._network_variables():
+            return []
+        from retinue.http.network import network_settings  # noqa: PLC0415  (imported on use, for a fast start)
+
+        network = network_settings(self.env)
+        passwords = (*network.proxies.secrets(), network.tls.client_key_password)
+        return [each for each in passwords if each and not each.isalpha()]
 
     def _provider_credentials(self) -> list[str]:
         """Return the keys of model servers, and the values of headers that may be keys."""

@@ -12,11 +12,16 @@ from retinue.http.connect import (
     ServerUrl,
     Unreachable,
     UntrustedCertificate,
+    connection_error,
     describe_os_error,
+    is_certificate_alert,
     parse_server_url,
-    system_ssl_context,
 )
+from retinue.http.network import DIRECT, NetworkSettings
 from retinue.http.parser import ResponseError, ResponseParser
+from retinue.http.proxies import Proxy
+from retinue.http.tls import ssl_context
+from retinue.http.tunnel import authentication_error, authorization_line, connect_to_proxy, open_tunnel
 
 KEEPALIVE_S = 15.0
 """Time that an unused connection is kept open."""
@@ -32,6 +37,7 @@ PIECE_BYTES = 256 * 1024
 MAX_UNREAD_BYTES = 256 * 1024
 """Received but unread bytes at which reading from the server is paused."""
 _FIRST_ERROR_STATUS = 300
+_PROXY_AUTHENTICATION = 407
 
 
 class Connection(asyncio.Protocol):
@@ -66,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._input_poll = None if raw_socket is None else _register_poll(raw_socket)
         self._transport = cast("asyncio.Transport", None)
         self._waiter: asyncio.Future[None] | None = None
-        self._error: ResponseError | None = None
+        self._error: ResponseError | UntrustedCertificate | None = None
         self._unread_bytes = 0
         self.reading_paused = False
         """Reading is paused until received bytes are taken."""
@@ -169,6 +175,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.remove_connection(self)
+        if self._error is None and is_certificate_alert(exc):
+            # In TLS 1.3 a server checks the client's certificate after the handshake.
+            self._error = UntrustedCertificate(describe_os_error(cast("ssl.SSLError", exc)))
         if self._error is None:
             try:
                 if exc is not None and self._raw_socket is not None:
@@ -226,7 +235,9 @@ class Connection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Connections to one server, opened on use. Raises InvalidServerUrl for an invalid URL.
+    """Connections to one server, opened on use.
+
+    Raises InvalidServerUrl for an invalid URL, and BadConfig for network settings that cannot be used.
 
     Args:
         url: The URL that is requested.
@@ -234,7 +245,7 @@ class HttpClient:
         connect_timeout_s: Time for the connection and its TLS handshake.
         keepalive_s: See `KEEPALIVE_S`.
         reuse_retry_s: See `REUSE_RETRY_S`.
-        make_ssl_context: Returns the TLS settings.
+        network: Proxies and certificates.
         connector: Opens the sockets; by default to the addresses that the host currently has.
     """
 
@@ -246,18 +257,26 @@ class HttpClient:
         connect_timeout_s: float,
         keepalive_s: float = KEEPALIVE_S,
         reuse_retry_s: float = REUSE_RETRY_S,
-        make_ssl_context: Callable[[], ssl.SSLContext] = system_ssl_context,
+        network: NetworkSettings = DIRECT,
         connector: Connector | None = None,
     ) -> None:
         self._server = server = url if isinstance(url, ServerUrl) else parse_server_url(url)
+        self._network = network
+        self._proxy = proxy = network.proxies.proxy_for(server)
+        self.forward_proxy = None if server.is_https else proxy
+        """The proxy that the server's responses come from, instead of from a tunnel."""
+        target, proxy_line = server.target, ""
+        if self.forward_proxy is not None:
+            target = f"http://{server.host_header}{server.target}"
+            proxy_line = authorization_line(self.forward_proxy)
         self._request_head = (
-            f" {server.target} HTTP/1.1\r\nHost: {server.host_header}\r\n{_header_lines(headers)}"
+            f" {target} HTTP/1.1\r\nHost: {server.host_header}\r\n{proxy_line}{_header_lines(headers)}"
         )
         self._connect_timeout_s = connect_timeout_s
         self._keepalive_s = keepalive_s
         self._reuse_retry_s = reuse_retry_s
-        self._make_ssl_context = make_ssl_context
-        self._connector = connector or Connector(server.host, server.port)
+        peer = server if proxy is None else proxy.server
+        self._connector = connector or Connector(peer.host, peer.port)
         self._connections: set[Connection] = set()
         self._idle_connections: list[Connection] = []
         """Unused connections, the most recently used last."""
@@ -288,7 +307,21 @@ class HttpClient:
         Raises:
             Unreachable: no connection could be made.
             ResponseError: the connection broke, or the response is not HTTP.
+            BadConfig: a certificate file cannot be read.
         """
+        connection = await self._send(method, headers, body, on_progress)
+        if self.forward_proxy is not None and connection.response.status == _PROXY_AUTHENTICATION:
+            connection.abort()
+            raise authentication_error(self.forward_proxy, connection.response)
+        return connection
+
+    async def _send(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        body: Sequence[bytes],
+        on_progress: Callable[[], None],
+    ) -> Connection:
         size = sum(map(len, body))
         length = f"Content-Length: {size}\r\n" if size or method == "POST" else ""
         head = f"{method}{self._request_head}{_header_lines(headers)}{length}\r\n".encode("latin-1")
@@ -353,23 +386,56 @@ class HttpClient:
         self._idle_connections = remaining
 
     async def _open_connection(self) -> Connection:
-        server = self._server
+        # The first TLS context takes a while, which is not the server's fault.
+        context = ssl_context(self._network.tls) if self._server.is_https else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                raw_socket = await self._connector.connect()
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self, None if server.is_https else raw_socket),
-                    sock=raw_socket,
-                    ssl=self._make_ssl_context() if server.is_https else None,
-                    server_hostname=server.certificate_name if server.is_https else None,
-                )
+                if self._proxy is None:
+                    connection = await self._connect_directly(context)
+                else:
+                    connection = await self._connect_through_proxy(self._proxy, context)
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:
-                raise Unreachable(f"no connection within {self._connect_timeout_s:g} s") from error
-            kind = UntrustedCertificate if isinstance(error, ssl.SSLCertVerificationError) else Unreachable
-            raise kind(describe_os_error(error)) from error
+                route = f" through {self._proxy}" if self._proxy else ""
+                raise Unreachable(f"no connection within {self._connect_timeout_s:g} s{route}") from error
+            raise connection_error(error) from error
         if self._closed:
             connection.abort()
+        return connection
+
+    async def _connect_directly(self, context: ssl.SSLContext | None) -> Connection:
+        raw_socket = await self._connector.connect()
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(self, None if context else raw_socket),
+            sock=raw_socket,
+            ssl=context,
+            server_hostname=self._server.certificate_name if context else None,
+        )
+        return connection
+
+    async def _connect_through_proxy(self, proxy: Proxy, context: ssl.SSLContext | None) -> Connection:
+        proxy_context = ssl_context(self._network.proxy_tls) if proxy.server.is_https else None
+        if context is None:
+            _, connection = await connect_to_proxy(
+                self._connector,
+                proxy,
+                proxy_context,
+                lambda raw_socket: Connection(self, None if proxy_context else raw_socket),
+            )
+            return connection
+        tunnel = await open_tunnel(self._connector, proxy, proxy_context, self._server)
+        connection = Connection(self, None)
+        # The server may send bytes as soon as TLS is ready, before `start_tls` returns.
+        connection.connection_made(tunnel)
+        try:
+            transport = await asyncio.get_running_loop().start_tls(
+                tunnel, connection, context, server_hostname=self._server.certificate_name
+            )
+        except BaseException:
+            connection.abort()
+            self.remove_connection(connection)
+            raise
+        connection.connection_made(cast("asyncio.Transport", transport))
         return connection
 
 

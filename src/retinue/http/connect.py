@@ -7,7 +7,6 @@ import socket
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from itertools import chain, zip_longest
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -20,6 +19,9 @@ ATTEMPT_DELAY_S = 0.25
 DNS_CACHE_S = 10.0
 """Time that resolved addresses are reused."""
 
+_UNKNOWN_ISSUER_CODES = frozenset({2, 18, 19, 20, 21})
+"""OpenSSL's codes for a certificate that is valid but whose issuer is not trusted."""
+_TRUST_HINT = ". If you trust it, set SSL_CERT_FILE to a file with the certificate of its issuer"
 _HOST_PATTERN = re.compile(r"(?:[\w-]{1,63}\.)*[\w-]{1,63}\.?", re.ASCII)
 _UNQUOTED_CHARS = "/%?&=+,;:@!$'()*~[]"
 
@@ -35,8 +37,16 @@ class Unreachable(Exception):
     """No connection could be made; the message says why in a few words."""
 
 
-class UntrustedCertificate(Unreachable):
-    """The server's TLS certificate is not valid for it; another attempt would find the same."""
+class Misconfigured(Unreachable):
+    """Another attempt would end in the same way until somebody changes a setting."""
+
+
+class UntrustedCertificate(Misconfigured):
+    """The server's TLS certificate is not valid for it, or the server does not accept ours."""
+
+
+class ProxyRefused(Misconfigured):
+    """The proxy refuses to connect, or is none."""
 
 
 class ServerUrl(Struct, frozen=True, kw_only=True):
@@ -86,14 +96,6 @@ def _parse_host(text: str) -> str:
     return host
 
 
-@cache
-def system_ssl_context() -> ssl.SSLContext:
-    """Return a TLS context that trusts the system's certificates."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
 class Connector:
     """Open sockets to one server; concurrent callers share one name look-up.
 
@@ -131,10 +133,26 @@ class Connector:
         return await asyncio.shield(lookup)
 
 
+def connection_error(error: OSError, subject: str = "") -> Unreachable:
+    """Return the error for a connection that could not be made."""
+    is_refused = isinstance(error, ssl.SSLCertVerificationError) or is_certificate_alert(error)
+    kind = UntrustedCertificate if is_refused else Unreachable
+    return kind(f"{subject}{describe_os_error(error)}")
+
+
+def is_certificate_alert(error: BaseException | None) -> bool:
+    """Return whether the other side ended TLS because of our certificate, or because there was none."""
+    reason = error.reason if isinstance(error, ssl.SSLError) else None
+    return reason is not None and "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
+
+
 def describe_os_error(error: OSError) -> str:
     """Describe an OS error in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
+        hint = _TRUST_HINT if error.verify_code in _UNKNOWN_ISSUER_CODES else ""
+        return f"its certificate is not trusted: {error.verify_message}{hint}"
+    if is_certificate_alert(error):
+        return "it did not accept the client certificate, or requires one (RETINUE_CLIENT_CERT)"
     if isinstance(error, ssl.SSLError):
         return f"TLS handshake failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
     if isinstance(error, ConnectionResetError) and error.errno is None:

@@ -10,7 +10,7 @@ MAX_HEAD_BYTES = 64 * 1024
 """Limit for the heads of a response, including interim ones, and for chunk sizes and trailers without body data."""
 
 _LENGTH_PATTERN = re.compile(r"[0-9]{1,18}")
-_LIST_HEADERS = frozenset({"connection", "transfer-encoding"})
+_LIST_HEADERS = frozenset({"connection", "proxy-authenticate", "transfer-encoding"})
 """Headers whose repetitions are joined; of any other header the first one is used."""
 _FIRST_STATUS = 100
 _FIRST_FINAL_STATUS = 200

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from retinue.errors import Failed, NotFound
 from retinue.http.client import Connection, HttpClient
 from retinue.http.connect import InvalidServerUrl, Unreachable
+from retinue.http.network import DIRECT, NetworkSettings
 from retinue.http.parser import ResponseError, ResponseParser
 from retinue.http.sse import EventParser, EventTooLong
 
@@ -39,9 +40,10 @@ class StreamableHttpTransport:
     may have been called.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], network: NetworkSettings = DIRECT) -> None:
         self._url = url
         self._headers = headers
+        self._network = network
         self._session_id = ""
         """The session id assigned by the server; empty before that."""
         self._protocol_version = ""
@@ -64,7 +66,7 @@ class StreamableHttpTransport:
                 if response.status == 404 and had_session:  # noqa: PLR2004  (the protocol's status for a session that has ended)
                     self._session_id = ""
                     raise NotFound(f"{self._url} has ended the session")
-                _check_head(self._url, response)
+                self._check_head(response)
                 async for each in _read_messages(self._url, connection):
                     yield each
         except Unreachable as error:
@@ -82,6 +84,18 @@ class StreamableHttpTransport:
                     pass
         await self._client.close()
         self._client, self._session_id = None, ""
+
+    def _check_head(self, response: ResponseParser) -> None:
+        if response.status in (_OK, _ACCEPTED):
+            return
+        if 300 <= response.status < 400:  # noqa: PLR2004  (a redirect)
+            raise Failed(
+                f"{self._url} redirects, and redirects are not followed. Use the URL that it redirects to"
+            )
+        explanation = _STATUS_MESSAGES.get(response.status, "this is not an MCP response")
+        proxy = None if self._client is None else self._client.forward_proxy
+        note = "" if proxy is None else f". The answer came through {proxy}"
+        raise Failed(f"{self._url} answered with status {response.status}: {explanation}{note}")
 
     @asynccontextmanager
     async def _request(self, method: str, *body: bytes) -> AsyncGenerator[Connection]:
@@ -101,20 +115,15 @@ class StreamableHttpTransport:
             headers = {**defaults, **self._headers}
             try:
                 self._client = HttpClient(
-                    self._url, headers, connect_timeout_s=CONNECT_TIMEOUT_S, reuse_retry_s=0
+                    self._url,
+                    headers,
+                    connect_timeout_s=CONNECT_TIMEOUT_S,
+                    reuse_retry_s=0,
+                    network=self._network,
                 )
             except InvalidServerUrl as error:
                 raise Failed(f"{self._url} is not a valid URL") from error
         return self._client
-
-
-def _check_head(url: str, response: ResponseParser) -> None:
-    if response.status in (_OK, _ACCEPTED):
-        return
-    if 300 <= response.status < 400:  # noqa: PLR2004  (a redirect)
-        raise Failed(f"{url} redirects, and redirects are not followed. Use the URL that it redirects to")
-    explanation = _STATUS_MESSAGES.get(response.status, "this is not an MCP response")
-    raise Failed(f"{url} answered with status {response.status}: {explanation}")
 
 
 async def _read_messages(url: str, connection: Connection) -> AsyncGenerator[bytes]:

@@ -15,6 +15,7 @@ from retinue.domain.permissions.scope import Scope
 from retinue.domain.providers import MODEL_APIS
 from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.errors import BadConfig
+from retinue.http.network import NetworkSettings, network_settings
 from retinue.interfaces import Provider
 from retinue.providers.learned_changes import LearnedChanges
 
@@ -149,6 +150,8 @@ class ServerAccess(SecretFieldsStruct, frozen=True, kw_only=True):
     """The key, or a function that returns it for each request."""
     key_variable: str
     """The environment variable that holds the key, named in error messages."""
+    network: NetworkSettings
+    """Proxies and certificates."""
     key_command: str = ""
     """Command that prints the key."""
     key_header: str = ""
@@ -165,24 +168,27 @@ def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
     """Return the URL and key for a model; a definition with its own server never gets another one's key.
 
     Raises:
-        BadConfig: The URL would send the conversation to another machine without encryption.
+        BadConfig: The URL would send the conversation to another machine without encryption, or the proxy or the
+            certificates of the environment cannot be used.
     """
     custom_base_url, server = own_base_url(model), settings.providers[model.provider]
-    base_url = custom_base_url or server.base_url
+    base_url, network = custom_base_url or server.base_url, network_settings(settings.env)
     if not base_url:
         prefix = MODEL_APIS[model.provider].url_variable
         raise BadConfig(
             f"No address for {model.full_name}. Set {prefix}, or base_url in [providers.{model.provider}]."
         )
     check_encryption(base_url, model.provider, settings)
+    network.check(base_url)
     if custom_base_url:
         return ServerAccess(
-            base_url=base_url, api_key=own_api_key(model, settings.env), key_variable=server.key_variable
+            base_url=base_url, api_key=own_api_key(model, settings.env), key_variable=server.key_variable, network=network
         )
     return ServerAccess(
         base_url=base_url,
         api_key=server.api_key,
         key_variable=server.key_variable,
+        network=network,
         key_command=server.api_key_command,
         key_header=server.key_header,
         thinking_field=server.thinking_field,

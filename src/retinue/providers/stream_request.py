@@ -13,7 +13,8 @@ from retinue.domain.model_turn import ReplyDelta
 from retinue.domain.run import Reason
 from retinue.errors import BadConfig
 from retinue.http.client import Connection, HttpClient
-from retinue.http.connect import InvalidServerUrl, Unreachable, UntrustedCertificate
+from retinue.http.connect import InvalidServerUrl, Misconfigured, Unreachable
+from retinue.http.network import NetworkSettings
 from retinue.http.parser import ResponseError, ResponseParser
 from retinue.http.sse import MAX_EVENT_BYTES, EventParser
 from retinue.providers.errors import NO_REASON_GIVEN, ProviderError, RetryAfter, sanitize_server_text
@@ -64,7 +65,14 @@ class ReplyReader(Protocol):
 class StreamingRequest:
     """Connections to one server, opened on first use and kept alive."""
 
-    def __init__(self, *, url: str, key_variable: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        *,
+        url: str,
+        key_variable: str,
+        network: NetworkSettings,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
         if _CREDENTIALS_PATTERN.search(url):
             raise BadConfig(f"A base URL must not contain a password. Put the key into {key_variable}")
         if "?" in url or "#" in url:
@@ -73,6 +81,7 @@ class StreamingRequest:
         self._url = url
         self._key_variable = key_variable
         """The environment variable that holds the key, named in error messages."""
+        self._network = network
         self._connect_timeout_s = connect_timeout_s
         self._client: HttpClient | None = None
 
@@ -101,7 +110,7 @@ class StreamingRequest:
         except Unreachable as error:
             raise provider_error(
                 f"cannot reach {self._url}: {sanitize_server_text(str(error), secret)}",
-                MISCONFIGURED if isinstance(error, UntrustedCertificate) else UNREACHABLE,
+                MISCONFIGURED if isinstance(error, Misconfigured) else UNREACHABLE,
             ) from error
         except ResponseError as error:
             raise provider_error(
@@ -116,7 +125,9 @@ class StreamingRequest:
     def _open_client(self) -> HttpClient:
         if self._client is None:
             try:
-                self._client = HttpClient(self._url, _HEADERS, connect_timeout_s=self._connect_timeout_s)
+                self._client = HttpClient(
+                    self._url, _HEADERS, network=self._network, connect_timeout_s=self._connect_timeout_s
+                )
             except InvalidServerUrl as error:
                 raise provider_error(
                     f"{self._url!r} is not a valid URL. Correct the base URL", MISCONFIGURED
@@ -156,9 +167,11 @@ class StreamingRequest:
         policy = policy_for_status(status)
         retry_after = _parse_retry_after(response.headers)
         message = sanitize_server_text(message, secret)
+        via = self._client.forward_proxy if self._client is not None else None
+        note = f". The answer came through {via}" if via is not None else ""
         if policy.reason is Reason.AUTH:
             return provider_error(
-                f"{self._url} rejected the API key (HTTP {status}). Check {self._key_variable}", policy
+                f"{self._url} rejected the API key (HTTP {status}). Check {self._key_variable}{note}", policy
             )
         if policy.reason is Reason.CONFIG:
             return provider_error(

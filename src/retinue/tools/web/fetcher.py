@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from retinue.domain.io_results import FetchedPage
 from retinue.domain.permissions.ip_ranges import is_public_ip
@@ -17,11 +18,14 @@ from retinue.domain.permissions.urls import (
 )
 from retinue.errors import Failed, OutOfScope
 from retinue.http.client import Connection, HttpClient
-from retinue.http.connect import Connector, Unreachable, parse_server_url
+from retinue.http.connect import Connector, ServerUrl, Unreachable, parse_server_url
+from retinue.http.network import DIRECT, NetworkSettings
 from retinue.http.parser import ResponseError
 
 FETCH_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 15.0
+NAME_CHECK_TIMEOUT_S = 5.0
+"""Time to resolve a name that the proxy will resolve again."""
 MAX_PAGE_BYTES = 2_000_000
 MAX_REDIRECTS = 5
 
@@ -30,6 +34,10 @@ ResolveHost = Callable[[str], Awaitable[Sequence[str]]]
 RouteAddress = Callable[[str, int], tuple[str, int]]
 """Map an IP address and port to the address to connect to."""
 
+_PRIVATE_SUFFIXES = (
+    ".localhost", ".local", ".internal", ".intranet", ".private", ".corp", ".home", ".lan", ".home.arpa",
+)  # fmt: skip
+"""Endings of names that exist only in private networks."""
 _REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/javascript", "application/yaml")
 _TEXT_SUFFIXES = ("+json", "+xml", "+yaml")
@@ -56,8 +64,11 @@ class WebFetcher:
     """Fetch pages of the allowed sites.
 
     Each page and each redirect target is checked: its URL against the allowed sites, and the IP addresses that
-    its host name currently has against the public ranges. Only checked addresses are connected to. Cookies,
-    credentials and the proxy settings of the environment are not used.
+    its host name currently has against the public ranges. Only checked addresses are connected to. Cookies and
+    credentials are not used.
+
+    Through a proxy, the proxy resolves the name and connects. The name is checked here as well, but a name that
+    is unknown here is left to the proxy, unless it is one of private networks.
     """
 
     def __init__(
@@ -66,11 +77,13 @@ class WebFetcher:
         *,
         resolver: ResolveHost = resolve_host,
         route_address: RouteAddress = direct_route,
+        network: NetworkSettings = DIRECT,
     ) -> None:
         self._site_texts = tuple(sites)
         self._sites = tuple(parse_site(each) for each in sites)
         self._resolver = resolver
         self._route_address = route_address
+        self._network = network.without_client_certificate()
 
     async def fetch(self, url: str) -> FetchedPage:
         """Return a page's text.
@@ -95,8 +108,14 @@ class WebFetcher:
         page = parse_url(url)
         for _ in range(MAX_REDIRECTS + 1):
             self._check_site_allowed(page, url)
-            ip_addresses = await self._resolve_public_addresses(page, url)
-            result = await self._request_page(page, ip_addresses)
+            server = parse_server_url(str(page))
+            if self._network.proxies.proxy_for(server) is None:
+                ip_addresses = await self._resolve_public_addresses(page, url)
+                addresses = [self._route_address(each, page.port) for each in ip_addresses]
+                result = await self._request_page(page, server, Connector(page.host, page.port, addresses))
+            else:
+                await self._check_name_for_proxy(page, url)
+                result = await self._request_page(page, server, None)
             if isinstance(result, FetchedPage):
                 return result
             page = result
@@ -129,14 +148,26 @@ class WebFetcher:
     def _not_allowed_error(self, url: str, message: str) -> OutOfScope:
         return OutOfScope(message, resource=url, allowed=self._site_texts, error="host_not_allowed")
 
-    async def _request_page(self, page: Url, ip_addresses: Sequence[str]) -> FetchedPage | Url:
-        """Request a page from one of the checked addresses; return it or its redirect target."""
-        addresses = [self._route_address(each, page.port) for each in ip_addresses]
+    async def _check_name_for_proxy(self, page: Url, url: str) -> None:
+        """Refuse a name that is private here, before a proxy is asked to resolve it."""
+        if "." not in page.host or page.host.endswith(_PRIVATE_SUFFIXES):
+            raise self._not_allowed_error(
+                url, f"{page.host} is a name of a private network. Only public addresses can be fetched."
+            )
+        with suppress(Failed, TimeoutError):
+            async with asyncio.timeout(NAME_CHECK_TIMEOUT_S):
+                await self._resolve_public_addresses(page, url)
+
+    async def _request_page(
+        self, page: Url, server: ServerUrl, connector: Connector | None
+    ) -> FetchedPage | Url:
+        """Request a page from the checked addresses or through the proxy; return it or its redirect target."""
         client = HttpClient(
-            parse_server_url(str(page)),
+            server,
             _HEADERS,
             connect_timeout_s=CONNECT_TIMEOUT_S,
-            connector=Connector(page.host, page.port, addresses),
+            network=self._network,
+            connector=connector,
         )
         try:
             connection = await client.request("GET", {})
