@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from logging_proxy import open_proxy
 
 from retinue.app.mcp_servers import McpServerService
 from retinue.config.load import load_config
@@ -78,7 +79,7 @@ class HttpMcpServer:
 
 @asynccontextmanager
 async def start_server(
-    folder: Path, **behaviour: Any
+    folder: Path, env: Mapping[str, str] | None = None, **behaviour: Any
 ) -> AsyncGenerator[tuple[HttpMcpServer, McpServerService]]:
     fake = FakeMcpServer(folder=folder)
     fake.set_behaviour(tool_definition("echo", word={"type": "string"}))
@@ -92,7 +93,8 @@ async def start_server(
     port = runner.addresses[0][1]
     settings = {"url": f"http://127.0.0.1:{port}/mcp", "bearer_env": "FAR_KEY", "timeout_seconds": 2}
     (folder / "config.json").write_text(json.dumps({"mcp": {"far": settings}}))
-    config = load_config({"RETINUE_CONFIG": str(folder), "FAR_KEY": KEY}, home=str(folder / "home"))
+    variables = {"RETINUE_CONFIG": str(folder), "FAR_KEY": KEY, **(env or {})}
+    config = load_config(variables, home=str(folder / "home"))
     servers = McpServerService(config, {}, system_clock())
     try:
         yield server, servers
@@ -125,6 +127,46 @@ async def test_an_http_server_works_like_a_stdio_server(tmp_path: Path, streams:
     assert {each["MCP-Protocol-Version"] for each in tool_headers} == {"2025-06-18"}
     assert all(headers["Authorization"] == f"Bearer {KEY}" for _, _, headers in server.requests)
     assert server.requests[-1][0] == "DELETE"
+
+
+async def test_a_server_is_reached_through_a_proxy_unless_it_is_an_exception(tmp_path: Path):
+    async with open_proxy() as proxy:
+        env = {"HTTP_PROXY": proxy.url}
+        async with start_server(tmp_path, env) as (server, servers):
+            servers.trust("far", await servers.compare_tools("far"))
+            assert json.loads(await call(servers, word="x")) == {"word": "x"}
+        assert {each.partition(" ")[0] for each in proxy.requests} == {"POST"}
+        assert server.requests[-1][0] == "DELETE"
+        count = len(proxy.heads)
+        async with start_server(tmp_path, env | {"NO_PROXY": "127.0.0.1"}) as (_, servers):
+            await servers.compare_tools("far")
+        assert len(proxy.heads) == count
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n", "requires a user name and a password"),
+        (
+            b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n",
+            "status 403: .* The answer came through the proxy http",
+        ),
+        (
+            b"HTTP/1.1 502 No\r\nContent-Length: 0\r\n\r\n",
+            "status 502: .* The answer came through the proxy http",
+        ),
+        (b"nonsense\r\n", "did not send an HTTP response"),
+    ],
+    ids=["407", "403", "502", "garbage"],
+)
+async def test_a_proxy_that_refuses_is_reported(tmp_path: Path, answer: bytes, error: str):
+    async with (
+        open_proxy(answer=answer) as proxy,
+        start_server(tmp_path, {"HTTP_PROXY": proxy.url}) as (server, servers),
+    ):
+        with pytest.raises(RetinueError, match=error):
+            await servers.compare_tools("far")
+        assert (server.requests, len(proxy.heads)) == ([], 1)
 
 
 async def test_a_lost_session_is_initialized_again(tmp_path: Path):

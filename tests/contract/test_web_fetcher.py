@@ -1,13 +1,15 @@
 """The web fetcher against a server on loopback that stands in for every public host: allowed sites, addresses and redirects."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+from logging_proxy import open_proxy
 
 from retinue.errors import Failed, OutOfScope
+from retinue.http.network import network_settings
 from retinue.tools.web.fetcher import MAX_PAGE_BYTES, MAX_REDIRECTS, WebFetcher
 from retinue.tools.web.web_fetch import format_page, html_to_text
 
@@ -37,8 +39,10 @@ class FakeInternet:
         self.connections.append((address, port))
         return "127.0.0.1", self.port
 
-    def fetcher(self, *sites: str) -> WebFetcher:
-        return WebFetcher(sites, resolver=self.lookup, route_address=self.route)
+    def fetcher(self, *sites: str, env: Mapping[str, str] | None = None) -> WebFetcher:
+        return WebFetcher(
+            sites, resolver=self.lookup, route_address=self.route, network=network_settings(env or {})
+        )
 
 
 @asynccontextmanager
@@ -184,6 +188,60 @@ async def test_a_redirect_is_checked_like_a_direct_request():
     assert request_count == 9
     assert len(internet.requests) == request_count + MAX_REDIRECTS + 1
     assert all(b"Host: docs.example\r\n" in request for request in internet.requests)
+
+
+async def test_a_page_of_a_name_that_is_unknown_here_comes_through_the_proxy():
+    """See ADR 0066: the proxy resolves names, also of redirects."""
+    redirects = {"/a": "http://gone.example/b", "/private": "http://inner.example/"}
+    async with fake_internet(
+        lambda path: make_redirect(redirects[path]) if path in redirects else make_page("There."),
+        inner_example=("10.0.0.1",), docs_example=(PUBLIC_IPV4,),
+    ) as internet:  # fmt: skip
+        routes = {"gone.example:80": internet.port, "docs.example:80": internet.port}
+        async with open_proxy(routes=routes) as proxy:
+            sites = ("http://docs.example", "http://gone.example", "http://inner.example", "http://intranet")
+            fetcher = internet.fetcher(*sites, env={"HTTP_PROXY": proxy.url})
+            assert (await fetcher.fetch("http://docs.example/a")).url == "http://gone.example/b"
+            assert proxy.requests == ["GET http://docs.example/a", "GET http://gone.example/b"]
+            for url in ("http://inner.example/", "http://intranet/", "http://docs.example/private"):
+                with pytest.raises(OutOfScope, match="private network"):
+                    await fetcher.fetch(url)
+            assert proxy.requests[2:] == ["GET http://docs.example/private"]
+            # Without the proxy, the page's own addresses are checked and used.
+            direct = internet.fetcher(*sites, env={"HTTP_PROXY": proxy.url, "NO_PROXY": "docs.example"})
+            assert (await direct.fetch("http://docs.example/c")).text == "There."
+            with pytest.raises(Failed, match=r"Cannot resolve gone\.example"):
+                await internet.fetcher(*sites).fetch("http://gone.example/")
+    assert len(proxy.requests) == 3
+    assert internet.connections == [(PUBLIC_IPV4, 80)]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "db", "a.localhost", "metadata.google.internal", "nas.local", "x.home.arpa"]
+)
+async def test_no_proxy_is_asked_for_a_name_of_a_private_network(host: str):
+    """Shows: S07."""
+    async with fake_internet(lambda _: make_page("No.")) as internet, open_proxy() as proxy:
+        fetcher = internet.fetcher(f"http://{host}", env={"ALL_PROXY": proxy.url})
+        with pytest.raises(OutOfScope, match="a name of a private network"):
+            await fetcher.fetch(f"http://{host}/")
+    assert (proxy.heads, internet.lookups) == ([], [])
+
+
+async def test_a_proxy_that_refuses_is_named_without_its_password():
+    async with (
+        fake_internet(lambda _: make_page("No."), docs_example=(PUBLIC_IPV4,)) as internet,
+        open_proxy(credentials="me:right-one") as proxy,
+    ):
+        env = {"ALL_PROXY": proxy.url.replace("//", "//me:wrong-one@")}
+        for scheme in ("http", "https"):
+            fetcher = internet.fetcher(f"{scheme}://docs.example", env=env)
+            with pytest.raises(Failed, match="rejected the user name or the password") as error_info:
+                await fetcher.fetch(f"{scheme}://docs.example/")
+            assert f"Cannot fetch {scheme}://docs.example/: the proxy {proxy.url} (ALL_PROXY)" in str(
+                error_info.value
+            )
+            assert "wrong-one" not in str(error_info.value)
 
 
 async def test_binary_and_compressed_pages_are_refused_and_long_pages_are_truncated():

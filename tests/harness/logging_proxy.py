@@ -69,14 +69,17 @@ class LoggingProxy:
                 b"\r\n".join(each for each in lines if not each.lower().startswith(b"proxy-"))
             )
         await asyncio.gather(
-            _copy(reader, server_writer, self.tunnelled), _copy(server_reader, writer, bytearray())
+            copy_stream(reader, server_writer, self.tunnelled), copy_stream(server_reader, writer)
         )
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: bytearray) -> None:
+async def copy_stream(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: bytearray | None = None
+) -> None:
     with suppress(OSError):
         while piece := await reader.read(65_536):
-            log += piece
+            if log is not None:
+                log += piece
             writer.write(piece)
             await writer.drain()
     writer.close()
