@@ -25,8 +25,10 @@ pytest.register_assert_rewrite(
     "user_machine",
 )
 
-# A variable of the person who runs the tests must not lead a test to a real model or a real home.
-for _name in [name for name in os.environ if name.startswith(REMOVED_PREFIXES)]:
+# A variable of the person who runs the tests must not lead a test to a real model, a real home or a proxy.
+for _name in [
+    name for name in os.environ if name.startswith(REMOVED_PREFIXES) or name.lower().endswith("_proxy")
+]:
     del os.environ[_name]
 
 
