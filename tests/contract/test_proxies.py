@@ -268,6 +268,10 @@ REFUSALS: Mapping[str, tuple[bytes, type[Unreachable], str]] = {
         b"HTTP/1.1 502 Bad Gateway\r\n\r\n", Unreachable,
         "could not connect to localhost:{port} (HTTP 502 Bad Gateway)",
     ),
+    "no proxy": (
+        b"HTTP/1.1 501 Unsupported method\r\n\r\n", Misconfigured,
+        "refused to connect to localhost:{port} (HTTP 501 Unsupported method). {hint}",
+    ),
     "garbage": (b"SSH-2.0-OpenSSH_9\r\n", Misconfigured, "did not send an HTTP response: 'SSH-2.0-OpenSSH_9'"),
     "nothing": (b"", Misconfigured, "closed the connection before it responded"),
     "half a head": (b"HTTP/1.1 200 OK\r\nX", Misconfigured, "closed the connection before it responded"),
@@ -300,7 +304,8 @@ async def test_a_proxy_that_does_not_connect_is_named_without_its_password(
 async def test_a_proxy_that_requires_a_password_says_where_to_set_it(url: str):
     async with open_proxy(credentials=f"me:{PASSWORD}") as proxy:
         with pytest.raises(
-            Misconfigured, match=r"requires a user name and a password.*Set ALL_PROXY to http://USER"
+            Misconfigured,
+            match=r"requires a user name and a password.*Write USER:PASSWORD@ before the host in ALL_PROXY",
         ):
             await post(url, {"ALL_PROXY": proxy.url})
         wrong = proxy.url.replace("//", "//me:another-1@")

@@ -139,8 +139,8 @@ def _parse_proxy(variable: str, url: str) -> Proxy:
         server = parse_server_url("" if "@" in path else f"{scheme}://{address}")
     except InvalidServerUrl:
         raise BadConfig(
-            f"{variable} is not the URL of a proxy. Write it as http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, "
-            "with special characters of the password as %XX"
+            f"{variable} is not the URL of a proxy. Write it as http://HOST:PORT, if necessary with USER:PASSWORD@ "
+            "before the host and special characters of the password as %XX"
         ) from None
     if not user_info:
         return Proxy(server=server, variable=variable)

@@ -14,7 +14,7 @@ MAX_REASON_CHARS = 200
 
 _AUTHENTICATION_REQUIRED = 407
 _SUCCESSES = range(200, 300)
-_TEMPORARY_FAILURES = frozenset({408, 429, *range(500, 600)})
+_TEMPORARY_FAILURES = frozenset({408, 429, *range(500, 600)} - {501, 505})
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 
@@ -125,7 +125,7 @@ def authentication_error(proxy: Proxy, response: ResponseParser) -> ProxyRefused
         return ProxyRefused(f"{proxy} rejected the user name or the password in {proxy.variable} (HTTP 407)")
     return ProxyRefused(
         f"{proxy} requires a user name and a password (HTTP 407). "
-        f"Set {proxy.variable} to http://USER:PASSWORD@HOST:PORT"
+        f"Write USER:PASSWORD@ before the host in {proxy.variable}"
     )
 
 
