@@ -1,6 +1,7 @@
 """The web fetcher against a server on loopback that stands in for every public host: allowed sites, addresses and redirects."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -47,7 +48,10 @@ class FakeInternet:
 
 @asynccontextmanager
 async def fake_internet(
-    answers: Callable[[str], bytes], **names: list[Sequence[str]] | Sequence[str]
+    answers: Callable[[str], bytes],
+    *,
+    context: ssl.SSLContext | None = None,
+    **names: list[Sequence[str]] | Sequence[str],
 ) -> AsyncGenerator[FakeInternet]:
     """Start the server of a fake internet; it answers by the path of the request."""
     addresses = {
@@ -63,7 +67,7 @@ async def fake_internet(
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     internet.port = server.sockets[0].getsockname()[1]
     try:
         yield internet
