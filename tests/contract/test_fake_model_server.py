@@ -119,3 +119,16 @@ def test_the_server_process_reports_an_invalid_script_in_one_line(tmp_path: Path
     assert process.returncode == 2
     assert process.stderr.count("\n") == 1
     assert "is invalid" in process.stderr
+
+
+def test_without_aiohttp_the_crash_test_says_what_to_install():
+    """aiohttp is not installed with the package."""
+    code = (
+        "import sys; sys.modules['aiohttp'] = None; sys.argv = ['retinue', 'torture']; "
+        "import retinue.__main__; retinue.__main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "retinue: The fake model server needs aiohttp, which is not installed. Run: pip install 'retinue[testing]'\n"
+    )

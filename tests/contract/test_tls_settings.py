@@ -34,7 +34,7 @@ class Certificates:
 
 
 @pytest.fixture(scope="module")
-def issued(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     folder = tmp_path_factory.mktemp("certificates")
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "3650")
     openssl(
@@ -58,15 +58,17 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @contextmanager
-def open_server(issued: Certificates, *, needs_client: bool = False) -> Generator[tuple[str, list[str]]]:
+def open_server(
+    certificates: Certificates, *, needs_client: bool = False
+) -> Generator[tuple[str, list[str]]]:
     """Serve "ok" over TLS; yield the URL and the names of the clients.
 
     The server runs in a thread, because servers of asyncio do not tell a client why its certificate is refused.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.file("server.pem"), issued.file("server.key"))
+    context.load_cert_chain(certificates.file("server.pem"), certificates.file("server.key"))
     if needs_client:
-        context.load_verify_locations(issued.file("ca.pem"))
+        context.load_verify_locations(certificates.file("ca.pem"))
         context.verify_mode = ssl.CERT_REQUIRED
     names: list[str] = []
 
@@ -123,10 +125,10 @@ async def get(url: str, network: NetworkSettings) -> bytes:
     ],
 )
 async def test_the_variables_decide_which_servers_are_trusted(
-    issued: Certificates, env: Mapping[str, str], is_trusted: bool
+    certificates: Certificates, env: Mapping[str, str], is_trusted: bool
 ):
-    network = network_settings({name: issued.file(value) for name, value in env.items()})
-    with open_server(issued) as (url, _):
+    network = network_settings({name: certificates.file(value) for name, value in env.items()})
+    with open_server(certificates) as (url, _):
         if is_trusted:
             assert await get(url, network) == b"ok"
             return
@@ -134,10 +136,12 @@ async def test_the_variables_decide_which_servers_are_trusted(
             await get(url, network)
 
 
-def test_a_requests_bundle_replaces_the_certificates_of_the_system(issued: Certificates):
-    own = network_settings({"REQUESTS_CA_BUNDLE": issued.file("ca.pem")})
-    assert own.tls.ca_bundle == issued.file("ca.pem")
-    several = network_settings({"SSL_CERT_DIR": os.pathsep.join((issued.file("hashed"), str(issued.folder)))})
+def test_a_requests_bundle_replaces_the_certificates_of_the_system(certificates: Certificates):
+    own = network_settings({"REQUESTS_CA_BUNDLE": certificates.file("ca.pem")})
+    assert own.tls.ca_bundle == certificates.file("ca.pem")
+    several = network_settings(
+        {"SSL_CERT_DIR": os.pathsep.join((certificates.file("hashed"), str(certificates.folder)))}
+    )
     several.check("https://x.example")
 
 
@@ -157,9 +161,9 @@ def test_a_requests_bundle_replaces_the_certificates_of_the_system(issued: Certi
     ],
 )  # fmt: skip
 def test_files_that_cannot_be_used_are_named_before_anything_is_requested(
-    issued: Certificates, env: Mapping[str, str], message: str
+    certificates: Certificates, env: Mapping[str, str], message: str
 ):
-    network = network_settings({name: issued.file(value) for name, value in env.items()})
+    network = network_settings({name: certificates.file(value) for name, value in env.items()})
     with pytest.raises(BadConfig, match=message):
         network.check("https://x.example")
     network.check("http://x.example")
@@ -170,22 +174,25 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_requested(
     [("client.pem", "client.key", ""), ("both.pem", "", ""), ("client.pem", "locked.key", "open-it")],
 )
 async def test_a_client_certificate_is_shown_to_a_server_that_asks_for_one(
-    issued: Certificates, certificate: str, key: str, password: str
+    certificates: Certificates, certificate: str, key: str, password: str
 ):
-    env = {"SSL_CERT_FILE": issued.file("ca.pem"), "RETINUE_CLIENT_CERT": issued.file(certificate)}
-    env |= {"RETINUE_CLIENT_KEY": issued.file(key)} if key else {}
+    env = {
+        "SSL_CERT_FILE": certificates.file("ca.pem"),
+        "RETINUE_CLIENT_CERT": certificates.file(certificate),
+    }
+    env |= {"RETINUE_CLIENT_KEY": certificates.file(key)} if key else {}
     env |= {"RETINUE_CLIENT_KEY_PASSWORD": password} if password else {}
     network = network_settings(env)
     assert "open-it" not in repr(network)
-    with open_server(issued, needs_client=True) as (url, names):
+    with open_server(certificates, needs_client=True) as (url, names):
         assert await get(url, network) == b"ok"
         assert names == ["client"]
         with pytest.raises(UntrustedCertificate, match=r"requires one \(RETINUE_CLIENT_CERT\)"):
             await get(url, network.without_client_certificate())
 
 
-async def test_a_server_that_requires_a_client_certificate_says_so(issued: Certificates):
-    with open_server(issued, needs_client=True) as (url, names):
+async def test_a_server_that_requires_a_client_certificate_says_so(certificates: Certificates):
+    with open_server(certificates, needs_client=True) as (url, names):
         with pytest.raises(Unreachable, match=r"requires one \(RETINUE_CLIENT_CERT\)"):
-            await get(url, network_settings({"SSL_CERT_FILE": issued.file("ca.pem")}))
+            await get(url, network_settings({"SSL_CERT_FILE": certificates.file("ca.pem")}))
         assert names == []
