@@ -119,6 +119,27 @@ def test_an_unusable_proxy_is_named_by_its_variable_and_its_password_is_not_show
     network.check("http://x.example")
 
 
+@pytest.mark.parametrize(
+    ("proxy", "url", "is_refused"),
+    [
+        ("http://proxy.example:3128", "http://127.0.0.1:11434/v1", True),
+        ("http://proxy.example:3128", "https://x.example/v1", False),
+        ("https://proxy.example:3128", "http://127.0.0.1:11434/v1", False),
+        ("http://127.0.0.1:3128", "http://localhost:11434/v1", False),
+    ],
+)
+def test_a_plain_request_to_this_machine_is_not_sent_to_a_proxy_on_another_one_unencrypted(
+    proxy: str, url: str, is_refused: bool
+):
+    settings = network_settings({"ALL_PROXY": proxy})
+    if not is_refused:
+        settings.check_encryption(url)
+        return
+    with pytest.raises(BadConfig, match=r"in plain text\. Add 127\.0\.0\.1 to NO_PROXY"):
+        settings.check_encryption(url)
+    network_settings({"ALL_PROXY": proxy, "NO_PROXY": "127.0.0.1"}).check_encryption(url)
+
+
 def test_proxy_passwords_are_secrets_in_every_form_and_not_part_of_any_repr(tmp_path: Path):
     env = {"RETINUE_CONFIG": str(tmp_path), "HTTPS_PROXY": f"http://{USER_INFO}@p:1"}
     config = load_config(env, home=str(tmp_path / "home"))
@@ -201,6 +222,25 @@ async def test_a_tls_request_passes_through_a_tunnel_that_shows_the_proxy_only_t
         ]
         assert b"X-Key" not in bytes(proxy.tunnelled)
         assert (len(heads), b"X-Key: k" in heads[0]) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "connected",
+    [
+        b"HTTP/1.0 200 OK\r\n\r\n",
+        b"HTTP/1.1 200\r\nConnection: close\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: y\r\n\r\n",
+        b"HTTP/1.1 200 OK\nVia: x\n\n",
+    ],
+)
+async def test_a_tunnel_opens_however_the_proxy_says_so(tmp_path: Path, connected: bytes):
+    context, file = tls_server(tmp_path, "localhost")
+    async with open_server(context) as (url, _), open_proxy() as proxy:
+        proxy.connected = connected
+        assert await post(url, {"HTTPS_PROXY": proxy.url, "SSL_CERT_FILE": file}) == b"ok"
 
 
 @pytest.mark.parametrize("is_https", [False, True])

@@ -22,6 +22,8 @@ class LoggingProxy:
     """Sent to every request instead of connecting."""
     waits: bool = False
     """Whether it keeps the connection open after that."""
+    connected: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n"
+    """Sent when a tunnel is open."""
     routes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Port on loopback per `host:port`; any other request goes to where it says."""
     url: str = ""
@@ -61,7 +63,7 @@ class LoggingProxy:
         )
         self.writers.append(server_writer)
         if method == "CONNECT":
-            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            writer.write(self.connected)
         else:
             path = target.removeprefix(f"http://{address}") or "/"
             lines = head.replace(target.encode(), path.encode(), 1).split(b"\r\n")

@@ -126,6 +126,12 @@ async def test_a_proxy_that_cannot_be_used_is_refused_before_a_session_is_create
     assert "ALL_PROXY names a proxy of the kind socks5, which is not supported" in done.err
     assert not machine.sessions.exists() or [*machine.sessions.iterdir()] == []
     assert_no_password(machine, done.err)
+    local = "http://127.0.0.1:9/v1"
+    done = await machine("run", "Hello.", HTTP_PROXY="http://proxy.example:3128", OPENAI_BASE_URL=local)
+    assert (done.code, "in plain text. Add 127.0.0.1 to NO_PROXY" in done.err) == (2, True)
+    machine.write_config(mcp={"far": {"url": "http://127.0.0.1:9/mcp"}})
+    done = await machine("mcp", "trust", "far", HTTP_PROXY="http://proxy.example:3128")
+    assert (done.code, "in plain text. Add 127.0.0.1 to NO_PROXY" in done.err) == (2, True)
     done = await machine("run", "Hello.", SSL_CERT_FILE="/nowhere.pem")
     assert (done.code, "SSL_CERT_FILE: /nowhere.pem does not exist" in done.err) == (2, True)
 

@@ -56,6 +56,7 @@ class McpConnectionPool:
                 raise Failed(f"No key for the MCP server {config.name}. Set {config.bearer_env}.")
             headers["Authorization"] = f"Bearer {key}"
         network = network_settings(self._config.env)
+        network.check_encryption(config.url)
         return HttpMcpClient(config.name, StreamableHttpTransport(config.url, headers, network))
 
     async def _start_stdio_client(self, config: McpServerConfig) -> McpClient:

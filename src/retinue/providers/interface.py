@@ -180,6 +180,8 @@ def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
         )
     check_encryption(base_url, model.provider, settings)
     network.check(base_url)
+    if not server.allow_http:
+        network.check_encryption(base_url)
     if custom_base_url:
         return ServerAccess(
             base_url=base_url, api_key=own_api_key(model, settings.env), key_variable=server.key_variable, network=network
