@@ -16,6 +16,7 @@ from retinue.errors import BadConfig
 from retinue.http.client import HttpClient
 from retinue.http.connect import Misconfigured, Unreachable, parse_server_url
 from retinue.http.network import network_settings
+from retinue.http.parser import ResponseError
 from retinue.http.proxies import proxy_settings
 
 PASSWORD = "s3cret/p@ss"
@@ -338,6 +339,27 @@ async def test_a_proxy_that_does_not_connect_is_named_without_its_password(
     assert type(error_info.value) is kind or (kind is Misconfigured and isinstance(error_info.value, kind))
     hint = "To reach the server without it, add the host to NO_PROXY"
     assert str(error_info.value) == f"the proxy {proxy.url} (HTTPS_PROXY) {message.format(port=7, hint=hint)}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "message"),
+    [
+        (
+            b"SSH-2.0 s3cret/p@ss\r\n",
+            Misconfigured,
+            "{proxy} did not send an HTTP response: 'SSH-2.0 [password]'",
+        ),
+        (b"", ResponseError, "closed the connection before it responded; it was asked through {proxy}"),
+    ],
+    ids=["garbage", "nothing"],
+)
+async def test_a_proxy_that_sends_no_response_to_a_plain_request_is_named(
+    answer: bytes, kind: type[Exception], message: str
+):
+    async with open_proxy(answer=answer) as proxy:
+        with pytest.raises(kind) as error_info:
+            await post("http://localhost:7/v1", {"HTTP_PROXY": proxy.url.replace("//", f"//{USER_INFO}@")})
+    assert str(error_info.value) == message.format(proxy=f"the proxy {proxy.url} (HTTP_PROXY)")
 
 
 @pytest.mark.parametrize("url", ["http://localhost:7/", "https://localhost:7/"])

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from retinue.http.connect import (
     Connector,
+    ProxyRefused,
     ServerUrl,
     Unreachable,
     UntrustedCertificate,
@@ -18,7 +19,7 @@ from retinue.http.connect import (
     parse_server_url,
 )
 from retinue.http.network import DIRECT, NetworkSettings
-from retinue.http.parser import ResponseError, ResponseParser
+from retinue.http.parser import NotHttpError, ResponseError, ResponseParser
 from retinue.http.proxies import Proxy
 from retinue.http.tls import ssl_context
 from retinue.http.tunnel import authentication_error, authorization_line, connect_to_proxy, open_tunnel
@@ -309,10 +310,18 @@ class HttpClient:
             ResponseError: the connection broke, or the response is not HTTP.
             BadConfig: a certificate file cannot be read.
         """
-        connection = await self._send(method, headers, body, on_progress)
-        if self.forward_proxy is not None and connection.response.status == _PROXY_AUTHENTICATION:
+        proxy = self.forward_proxy
+        if proxy is None:
+            return await self._send(method, headers, body, on_progress)
+        try:
+            connection = await self._send(method, headers, body, on_progress)
+        except NotHttpError as error:
+            raise ProxyRefused(f"{proxy} {proxy.redact(str(error))}") from error
+        except ResponseError as error:
+            raise ResponseError(f"{proxy.redact(str(error))}; it was asked through {proxy}") from error
+        if connection.response.status == _PROXY_AUTHENTICATION:
             connection.abort()
-            raise authentication_error(self.forward_proxy, connection.response)
+            raise authentication_error(proxy, connection.response)
         return connection
 
     async def _send(

@@ -23,6 +23,10 @@ class ResponseError(Exception):
     """The response is invalid; the message continues a sentence whose subject is the server."""
 
 
+class NotHttpError(ResponseError):
+    """The response is of another protocol."""
+
+
 class ResponseParser:
     """An HTTP response. The reader takes the body from `pieces`.
 
@@ -203,7 +207,7 @@ class ResponseParser:
         text = data.lstrip(b"\r\n")
         if text and not text.startswith(b"H"):
             line = text.partition(b"\n")[0].strip()[:100].decode("latin-1")
-            raise ResponseError(f"did not send an HTTP response: {line!r}")
+            raise NotHttpError(f"did not send an HTTP response: {line!r}")
         self._first_byte_checked = bool(text)
 
     def _reject_excess(self) -> None:
