@@ -14,6 +14,7 @@ from retinue.domain.model_turn import Model, ModelReply, ModelRequest, ReplyDelt
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import ModelFailed
+from retinue.http.network import DIRECT
 from retinue.providers.anthropic import MESSAGES
 from retinue.providers.http_provider import HttpProvider
 from retinue.providers.interface import ServerAccess
@@ -67,7 +68,7 @@ class VendorConversation:
         if self.provider is not None:
             await self.provider.close()
         wires = [MESSAGES] if self.wire == "anthropic" else [CHAT_COMPLETIONS, RESPONSES]
-        access = ServerAccess(base_url=self.server.url, api_key=API_KEY, key_variable="KEY")
+        access = ServerAccess(base_url=self.server.url, api_key=API_KEY, key_variable="KEY", network=DIRECT)
         self.provider = HttpProvider(wires, access, learned=self.learned)
         self.cache = {}
 

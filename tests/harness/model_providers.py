@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from retinue.domain.providers import MODEL_APIS
+from retinue.http.network import DIRECT
 from retinue.interfaces import Provider
 from retinue.providers.anthropic import MESSAGES
 from retinue.providers.http_provider import HttpProvider
@@ -32,7 +33,9 @@ def http_provider(
     api = MODEL_APIS[wire.partition("-")[0]]
     return HttpProvider(
         [WIRES[wire]],
-        ServerAccess(base_url=url or api.base_url, api_key=api_key, key_variable=api.key_variable),
+        ServerAccess(
+            base_url=url or api.base_url, api_key=api_key, key_variable=api.key_variable, network=DIRECT
+        ),
         connect_timeout_s=connect_timeout_s,
     )
 

@@ -52,6 +52,7 @@ class HttpProvider:
             wire.name: StreamingRequest(
                 url=wire.endpoint(self._base_url),
                 key_variable=access.key_variable,
+                network=access.network,
                 connect_timeout_s=connect_timeout_s,
             )
             for wire in wires

@@ -184,7 +184,10 @@ def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
         network.check_encryption(base_url)
     if custom_base_url:
         return ServerAccess(
-            base_url=base_url, api_key=own_api_key(model, settings.env), key_variable=server.key_variable, network=network
+            base_url=base_url,
+            api_key=own_api_key(model, settings.env),
+            key_variable=server.key_variable,
+            network=network,
         )
     return ServerAccess(
         base_url=base_url,

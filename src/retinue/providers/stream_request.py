@@ -16,13 +16,14 @@ from retinue.http.client import Connection, HttpClient
 from retinue.http.connect import InvalidServerUrl, Misconfigured, Unreachable
 from retinue.http.network import NetworkSettings
 from retinue.http.parser import ResponseError, ResponseParser
-from retinue.http.sse import MAX_EVENT_BYTES, EventParser
+from retinue.http.sse import MAX_EVENT_BYTES, EventParser, EventTooLong
 from retinue.providers.errors import NO_REASON_GIVEN, ProviderError, RetryAfter, sanitize_server_text
 from retinue.providers.refusals import parse_refusal
 from retinue.providers.retry_policy import (
     AUTH,
     INCOMPLETE,
     MISCONFIGURED,
+    REJECTED,
     SERVER_ERROR,
     UNREACHABLE,
     policy_for_status,
@@ -116,6 +117,8 @@ class StreamingRequest:
             raise provider_error(
                 f"{self._url} {sanitize_server_text(str(error), secret)}", INCOMPLETE
             ) from error
+        except EventTooLong as error:
+            raise provider_error(f"the model's server {error}", REJECTED) from error
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -162,11 +165,10 @@ class StreamingRequest:
         response = connection.response
         body = b"" if _content_encoding(response) else await _read_error_body(connection)
         refusal = parse_refusal(response.status, body)
-        message = refusal.message
         status = response.status
         policy = policy_for_status(status)
         retry_after = _parse_retry_after(response.headers)
-        message = sanitize_server_text(message, secret)
+        message = sanitize_server_text(refusal.message, secret)
         via = self._client.forward_proxy if self._client is not None else None
         note = f". The answer came through {via}" if via is not None else ""
         if policy.reason is Reason.AUTH:
@@ -175,7 +177,7 @@ class StreamingRequest:
             )
         if policy.reason is Reason.CONFIG:
             return provider_error(
-                f"model or URL not found: {self._url} (HTTP {status}) {message}".rstrip(),
+                f"model or URL not found: {self._url} (HTTP {status}) {message}".rstrip() + note,
                 policy,
                 refusal=refusal,
             )
@@ -189,7 +191,7 @@ class StreamingRequest:
             return provider_error(f"{self._url} redirects (HTTP {status}) {explanation} the base URL", policy)
         message = message or sanitize_server_text(response.reason, secret) or NO_REASON_GIVEN
         return provider_error(
-            f"{self._url} answered HTTP {status}: {message}", policy, retry_after, refusal=refusal
+            f"{self._url} answered HTTP {status}: {message}{note}", policy, retry_after, refusal=refusal
         )
 
 
@@ -212,7 +214,7 @@ async def _read_stream(
                 reader.read_events(events.feed(chunk))
             if reader.has_stop_reason and not connection.is_complete:
                 await connection.read()
-    except (TimeoutError, ResponseError, ProviderError):
+    except (TimeoutError, ResponseError, EventTooLong, ProviderError):
         return
 
 
