@@ -13,7 +13,7 @@ from model_request import make_model_request
 from retinue.domain.model_turn import Model, ModelReply, ReplyDelta, StopReason
 from retinue.domain.transcript import Message
 from retinue.errors import ModelFailed
-from retinue.http.sse import MAX_EVENT_BYTES, EventParser
+from retinue.http.sse import MAX_EVENT_BYTES, EventParser, EventTooLong
 from retinue.interfaces import Provider
 from retinue.providers.errors import ProviderError
 from retinue.testing.fake_model_server import FakeModelServer
@@ -107,7 +107,7 @@ def test_an_endless_event_is_refused(line: bytes):
     parser = EventParser()
     for _ in range(MAX_EVENT_BYTES // 1_000_000):
         assert parser.feed(line) == []
-    with pytest.raises(ProviderError, match="16,000,000"):
+    with pytest.raises(EventTooLong, match="16,000,000"):
         parser.feed(line)
 
 

@@ -17,8 +17,7 @@ from retinue.errors import BadConfig, RetinueError, UsageError, UserUnavailable
 from retinue.interfaces import Provider, RuntimeContext, Tool
 from retinue.providers import registry
 from retinue.providers.interface import ProviderServices, own_api_key
-from retinue.providers.learned_changes import FILE_NAME as LEARNED_FILE
-from retinue.providers.learned_changes import LearnedChanges
+from retinue.providers.learned_changes import LEARNED_FILE, LearnedChanges
 from retinue.runtime import recovery, run_control
 from retinue.runtime.agent_loop import fail_run, run_agent_loop
 from retinue.runtime.approvals import AnswerDeferred

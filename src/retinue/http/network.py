@@ -13,7 +13,7 @@ from retinue.http.tls import TlsSettings, ssl_context, tls_settings
 
 
 class NetworkSettings(Struct, frozen=True, kw_only=True):
-    """How servers are reached. Without settings: directly, with the system's certificates."""
+    """The way to reach servers. Without settings: directly, with the system's certificates."""
 
     proxies: ProxySettings = ProxySettings()
     tls: TlsSettings = TlsSettings()

@@ -14,7 +14,7 @@ from retinue.errors import RetinueError
 from retinue.providers.request_changes import NO_CHANGES, RequestChange, RequestChanges
 from retinue.storage.file_io import replace_file
 
-FILE_NAME = "learned.json"
+LEARNED_FILE = "learned.json"
 MAX_AGE = timedelta(days=30)
 _VERSION = 1
 _MAX_BYTES = 4 << 20
@@ -39,7 +39,7 @@ class _File(Struct, frozen=True, kw_only=True):
 
 
 class LearnedChanges:
-    """What servers have taught about their models; without a path, until the process ends."""
+    """The changes that servers have taught; without a path, they last until the process ends."""
 
     def __init__(self, clock: Clock, path: Path | None = None) -> None:
         self._path = path

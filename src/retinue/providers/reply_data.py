@@ -1,4 +1,4 @@
-"""What a server wants back with a reply, unchanged: stored beside the transcript as JSON texts, in their order.
+"""Data that a server wants back with a reply, unchanged: stored beside the transcript as JSON texts, in order.
 
 The first text names the server, the model and the prefix that the reply was made for. Placeholders stand for the
 reply's text and its tool calls, which are in the transcript, where a person may edit them.
@@ -47,7 +47,7 @@ class CallData(
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """One of a reply's parts, in the order of the server."""
+    """A part of a reply, in the order of the server."""
 
     kind: str
     """`text`, `call`, or the type of a block of the server."""

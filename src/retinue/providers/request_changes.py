@@ -29,7 +29,7 @@ BINDING = "binding of thinking"
 
 
 class RequestChange(Struct, frozen=True, kw_only=True):
-    """One change: a field, or another part of a request, and its treatment."""
+    """A field, or another part of a request, and its treatment."""
 
     name: str
     """A field, with a path for a nested one, as in `reasoning.summary`; or one of the names in this module."""

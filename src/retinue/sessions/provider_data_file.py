@@ -1,4 +1,4 @@
-"""What providers want back with replies, unchanged, stored next to session.md to keep it readable."""
+"""Data that providers want back with replies, unchanged, stored next to session.md to keep it readable."""
 
 # Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH118

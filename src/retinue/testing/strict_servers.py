@@ -22,7 +22,7 @@ ChooseReply = Callable[[CapturedRequest], FakeResponse]
 
 @dataclass(slots=True)
 class IssuedData:
-    """What one server has given out."""
+    """The data that a server has given out."""
 
     script: Sequence[FakeResponse] | ChooseReply
     reply_count: int = 0
