@@ -74,6 +74,14 @@ def test_an_empty_tool_list_allows_nothing_and_null_sets_no_restriction(front: s
         ("apiExposed: true", "api_exposed", True),
         ("type: external", "type", AgentType.EXTERNAL),
         ("maxTokens: 12", "max_tokens", 12),
+        ("fallback_models: [openai:b, haiku]", "fallback_models", ("openai:b", "anthropic:claude-haiku-5-5")),
+        ("fallback_models: []", "fallback_models", ()),
+        ("fallback_models: null", "fallback_models", None),
+        ("fallbackModels: openai:b, house:c", "fallback_models", ("openai:b", "house:c")),
+        ("fallback-model: opus", "fallback_models", ("anthropic:claude-opus-5-5",)),
+        ("model: [sonnet]", "model", "anthropic:claude-sonnet-5-5"),
+        ("model: [openai:a, haiku]", "fallback_models", ("anthropic:claude-haiku-5-5",)),
+        ("model: {primary: openai:a, fallbacks: [openai:b]}", "fallback_models", ("openai:b",)),
         ("maxTurns: 3", "max_turns", 3),
         ("temperature: 0.70", "temperature", 0.7),
         ("backend: Claude", "driver", "anthropic"),
@@ -282,9 +290,12 @@ PROVIDERS = st.tuples(
 )
 
 
-def make_agent(provider: tuple[str | None, dict[str, Any]], **fields: Any) -> Agent:
+def make_agent(
+    provider: tuple[str | None, dict[str, Any]], fallback_models: tuple[str, ...] | None, **fields: Any
+) -> Agent:
     driver, driver_settings = provider
-    return Agent(driver=driver, driver_settings=driver_settings, **fields)
+    fallbacks = None if driver == "claude-cli" else fallback_models
+    return Agent(driver=driver, driver_settings=driver_settings, fallback_models=fallbacks, **fields)
 
 
 AGENTS = st.builds(
@@ -296,6 +307,7 @@ AGENTS = st.builds(
     prompt=TEXT.filter(lambda text: "\x00" not in text),
     model=st.none() | WORD.filter(lambda word: word not in ("sonnet", "opus", "haiku", "inherit")),
     temperature=st.none() | st.floats(0, 2),
+    fallback_models=st.sampled_from([None, (), ("house:b", "house:c")]),
     max_tokens=st.none() | st.integers(1, 10**6),
     max_turns=st.none() | st.integers(1, 100),
     thinking=st.none() | st.sampled_from(Thinking),

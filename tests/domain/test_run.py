@@ -204,7 +204,7 @@ def test_the_json_of_a_run_has_its_fields_in_order():
     }
     assert list(run_details_as_json(run)) == [
         *run_as_json(run),
-        "requester", "parent", "continues", "depth", "label", "task", "model", "thinking", "source", "entry_point", "role", "trigger",
+        "requester", "parent", "continues", "depth", "label", "task", "model", "fallback_models", "thinking", "source", "entry_point", "role", "trigger",
         "keep_session", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit", "evidence",
         "effects", "pruned", "result_hash",
     ]  # fmt: skip

@@ -23,6 +23,7 @@ from retinue.domain.agent import (
     Triggers,
     WorkspacePolicy,
 )
+from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.rules import Rule
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition
@@ -176,8 +177,17 @@ def build_agent(partial: Mapping[str, Any], name: str) -> Agent:
     key_translators.check_cli_agent_settings(
         agent_fields.get("driver"), agent_fields.get("driver_settings"), ("driver_settings",)
     )
+    _check_fallbacks_possible(agent_fields)
     agent_fields["workspace"] = _build_workspace_policy(_without_nulls(agent_fields.get("workspace", {})))
     return _restrict_watcher(Agent(**agent_fields))
+
+
+def _check_fallbacks_possible(agent_fields: Mapping[str, Any]) -> None:
+    """Raise InvalidValue for fallbacks of a CLI agent, which acts by itself: another model cannot take over."""
+    names = (agent_fields.get("driver") or "", (agent_fields.get("model") or "").partition(":")[0])
+    cli_agent = next((name for name in names if name in CLI_AGENTS), None)
+    if agent_fields.get("fallback_models") and cli_agent is not None:
+        raise InvalidValue(("fallback_models",), f"cannot be combined with {cli_agent}; remove it")
 
 
 def _without_nulls(section: Mapping[str, Any]) -> dict[str, Any]:

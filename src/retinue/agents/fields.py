@@ -120,6 +120,7 @@ _FIELD_VALIDATORS: dict[str, Validator] = {
 
 _FIELD_TRANSLATORS: dict[str, KeyTranslator] = {
     "model": key_translators.translate_model,
+    "fallback_models": key_translators.translate_fallback_models,
     "driver": key_translators.translate_driver,
     "thinking": key_translators.translate_thinking,
     "triggers": key_translators.translate_triggers,
@@ -146,6 +147,8 @@ KEY_ALIASES: dict[str, str] = {
     "whenToUse": "description", "when_to_use": "description",
     "systemPrompt": "prompt", "system_prompt": "prompt", "system": "prompt", "instructions": "prompt",
     "developer_instructions": "prompt", "roleDefinition": "prompt",
+    "fallbackModels": "fallback_models", "fallback-models": "fallback_models", "fallbacks": "fallback_models",
+    "fallback_model": "fallback_models", "fallbackModel": "fallback_models", "fallback-model": "fallback_models",
     "backend": "driver", "provider": "driver",
     "driverSettings": "driver_settings",
     "maxTokens": "max_tokens", "maxTurns": "max_turns", "maxSteps": "max_turns",

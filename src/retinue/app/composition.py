@@ -16,8 +16,11 @@ from retinue.domain.run import Run, Status
 from retinue.errors import BadConfig, RetinueError, UsageError, UserUnavailable
 from retinue.interfaces import Provider, RuntimeContext, Tool
 from retinue.providers import registry
+from retinue.providers.fallback import FallbackProvider
 from retinue.providers.interface import ProviderServices, own_api_key
 from retinue.providers.learned_changes import LEARNED_FILE, LearnedChanges
+from retinue.providers.retry import RetryingProvider
+from retinue.providers.retry_policy import retry_settings
 from retinue.runtime import recovery, run_control
 from retinue.runtime.agent_loop import fail_run, run_agent_loop
 from retinue.runtime.approvals import AnswerDeferred
@@ -92,10 +95,8 @@ def _is_suspended_here(run: Run, context: RuntimeContext, is_alive: Callable[[st
     return run.status is Status.WAITING and (is_ours or not is_alive(run.owner_id))
 
 
-def provider_factories(
-    config: Config, sandbox_loader: SandboxLoader, redact: Redactor, clock: Clock
-) -> dict[str, Callable[[Model], Provider]]:
-    """Return a factory for each provider; its module is imported when a model of it is first used."""
+def model_provider(config: Config, sandbox_loader: SandboxLoader, redact: Redactor, clock: Clock) -> Provider:
+    """Return the provider of all models; the module of each is imported when it is first used."""
     services = ProviderServices(
         redact=redact,
         cli_agent_launcher=lambda: sandbox_loader.cli_agent_runner,
@@ -103,7 +104,12 @@ def provider_factories(
         add_secret=redact.add_secret,
         now=clock.now,
     )
-    return registry.provider_factories(config, services)
+    retrying = RetryingProvider(
+        registry.provider_factories(config, services),
+        clock,
+        settings_by_provider={name: retry_settings(each) for name, each in config.providers.items()},
+    )
+    return FallbackProvider(retrying, lambda model: registry.check_model(model, config))
 
 
 def model_selector(config: Config, redact: Redactor) -> Callable[[Agent, str | None], Model]:
@@ -113,7 +119,9 @@ def model_selector(config: Config, redact: Redactor) -> Callable[[Agent, str | N
     """
 
     def selected_model(agent: Agent, override: str | None) -> Model:
-        model = select_model(agent, override, config.default_model(), config.providers)
+        model = select_model(
+            agent, override, config.default_model(), config.providers, config.fallback_models
+        )
         redact.add_secret(own_api_key(model, config.env))
         return model
 
@@ -165,8 +173,23 @@ def _import_tool(reference: str) -> Tool:
 
 
 def check_model(model: Model, config: Config) -> None:
-    """Raise BadConfig for a missing key, script, program or weights, before a session is created."""
-    registry.check_model(model, config)
+    """Raise BadConfig for a missing key, script, program or weights, before a session is created.
+
+    A model with a fallback that can be used is accepted: the run says why it asks the fallback.
+    """
+    try:
+        registry.check_model(model, config)
+    except BadConfig:
+        if not any(_can_use(each, config) for each in model.fallbacks):
+            raise
+
+
+def _can_use(model: Model, config: Config) -> bool:
+    try:
+        registry.check_model(model, config)
+    except BadConfig:
+        return False
+    return True
 
 
 async def defer_question(question: str, _options: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ from retinue.agents.trust import TrustStore
 from retinue.app.composition import (
     QuestionCallback,
     build_tool_table,
+    model_provider,
     model_selector,
-    provider_factories,
     scheduler_callbacks,
 )
 from retinue.app.daemon_connection import DaemonConnection
@@ -40,8 +40,6 @@ from retinue.interfaces import (
     WorktreeAccess,
 )
 from retinue.ledger.ledger import SqliteLedger
-from retinue.providers.retry import RetryingProvider
-from retinue.providers.retry_policy import retry_settings
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.git.configured_paths import configured_git_paths
 from retinue.sandbox.git.worktrees import Worktrees
@@ -121,11 +119,7 @@ def build_context(
         agents=agents,
         ledger=ledger,
         worker=worker,
-        provider=RetryingProvider(
-            provider_factories(config, sandbox, redact, clock),
-            clock,
-            settings_by_provider={name: retry_settings(each) for name, each in config.providers.items()},
-        ),
+        provider=model_provider(config, sandbox, redact, clock),
         clock=clock,
         tools=mcp.tools(),
         sandbox=SandboxAccess(

@@ -319,7 +319,9 @@ class RunEventPrinter:
             waits = "waiting for its model: " if is_outage else ""
             self.terminal.print_note(f"{self._note_prefix(event)}{waits}{error}", colour="33")
         elif event.data.get("note") and (
-            event.data.get("torn_tail_path") or event.data.get("phase") == WaitReason.DISK
+            event.data.get("torn_tail_path")
+            or event.data.get("fallback")
+            or event.data.get("phase") == WaitReason.DISK
         ):
             self.terminal.print_note(f"{self._note_prefix(event)}{event.data['note']}", colour="33")
         elif (note := event.data.get("note")) and PROGRESS_BAR_CHARS.isdisjoint(note):

@@ -238,6 +238,9 @@ def run_description_lines(
         f"Requested by {requester}: {one_line(run.request.task or '', 400)}",
         f"Label: {run.request.label}" if run.request.label else "",
         f"{format_count(run.turns, 'turn')}, {format_count(run.tool_calls, 'tool call')}, {tokens}{model}",
+        f"Answered by fallbacks: {', '.join(run.report.fallback_models)}"
+        if run.report.fallback_models
+        else "",
         *cost_texts,
         f"Ended by {run.exit_tool}" if run.exit_tool else "",
         f"{'Result' if run.status is Status.DONE else 'Last message'}: {one_line(run.text, 400)}"

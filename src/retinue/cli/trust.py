@@ -151,6 +151,7 @@ def _agent_row(name: str, definition: AgentDefinition | str) -> dict[str, Any]:
         "description": agent.description,
         "tools": None if agent.tool_allow is None else list(agent.tool_allow),
         "model": agent.model,
+        "fallback_models": agent.fallback_models,
         "prompt": agent.prompt,
         "problem": None if isinstance(definition, AgentDefinition) else definition,
     }

@@ -101,6 +101,8 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
     """The configuration file that was read, if any."""
     model: str | None = None
     """Set by RETINUE_MODEL or the file; `default_model()` decides."""
+    fallback_models: tuple[str, ...] = ()
+    """Models to ask, in this order, if an agent's model fails and its definition names no others."""
     agents: tuple[InlineDefinition, ...] = ()
     limits: Limits = Limits()
     retention: RetentionSettings = RetentionSettings()

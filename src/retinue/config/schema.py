@@ -255,7 +255,7 @@ def _parse_agent_defaults(value: Any, path: KeyPath) -> dict[str, Any]:
     if section.get("subagents") is not None:
         parsed["subagents"] = section["subagents"]
     if section.get("model") is not None:
-        parsed["model"] = section["model"].fields["model"]
+        parsed |= section["model"].fields
     return parsed
 
 
@@ -396,9 +396,10 @@ def _as_field(name: str, reader: validators.Validator) -> validators.Validator:
     return lambda value, path: {name: reader(value, path)}
 
 
-def _parse_model(value: Any, path: KeyPath) -> str:
-    """Return the model, or an empty string for `inherit`, which has no meaning here."""
-    return key_translators.translate_model(value, path).fields["model"] or ""
+def _parse_model(value: Any, path: KeyPath) -> dict[str, Any]:
+    """Parse the model, which may come with fallbacks; an empty string for `inherit`, which has no meaning here."""
+    fields_given = key_translators.translate_model(value, path).fields
+    return {**fields_given, "model": fields_given["model"] or ""}
 
 
 UNSUPPORTED_SETTINGS = {
@@ -408,7 +409,8 @@ UNSUPPORTED_SETTINGS = {
 """Settings that are planned, or of earlier releases → the error message. No message suggests them."""
 
 SETTING_READERS: dict[str, validators.Validator] = {
-    "model": _as_field("model", _parse_model),
+    "model": _parse_model,
+    "fallback_models": lambda value, path: key_translators.translate_fallback_models(value, path).fields,
     "agents": _parse_agents,
     "limits": _as_field("limits", _parse_limits),
     "retention": _as_field("retention", _parse_retention),

@@ -79,6 +79,8 @@ class Agent(Struct, frozen=True, kw_only=True):
     description: str = ""
     prompt: str = ""
     model: str | None = None
+    fallback_models: tuple[str, ...] | None = None
+    """Models to ask, in this order, if the first one fails. None: those of the configuration."""
     driver: str | None = None
     """The name or an alias of a provider: openai, anthropic, claude-cli, …"""
     driver_settings: Mapping[str, Any] = field(default_factory=dict[str, Any])

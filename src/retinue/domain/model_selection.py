@@ -1,7 +1,9 @@
 """Model selection: the run's override, else the agent's definition, else the default."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+from msgspec.structs import replace
 
 from retinue.domain.agent import Agent
 from retinue.domain.cli_agent import DEFAULT_MODEL
@@ -38,15 +40,20 @@ NO_MODEL_MESSAGE = (
 
 
 def select_model(
-    agent: Agent, override: str | None, default: str | None, configured_names: Collection[str] = NO_NAMES
+    agent: Agent,
+    override: str | None,
+    default: str | None,
+    configured_names: Collection[str] = NO_NAMES,
+    default_fallbacks: Sequence[str] = (),
 ) -> Model:
-    """Return the model of a run.
+    """Return the model of a run, with its fallbacks.
 
     Args:
         agent: The definition of the run's agent.
         override: The model that the run names.
         default: The default model.
         configured_names: Names of the providers that the user configured.
+        default_fallbacks: The fallbacks of agents that name none.
     """
     if not agent.is_supported:
         raise BadConfig(f"agent {agent.name} is external, and external agents are not supported yet")
@@ -56,7 +63,7 @@ def select_model(
             f"agent {agent.name} has exit tools ({', '.join(agent.exits)}), which {provider} cannot call: "
             "remove `exits` from the definition, or use another provider"
         )
-    return Model(
+    model = Model(
         provider=provider,
         name=name,
         temperature=agent.temperature,
@@ -64,6 +71,9 @@ def select_model(
         thinking=None if agent.thinking is None else str(agent.thinking),
         settings=dict(agent.driver_settings),
     )
+    if not (agent.fallback_models or default_fallbacks) or provider in CLI_AGENTS:
+        return model
+    return replace(model, fallbacks=_select_fallbacks(agent, model, configured_names, default_fallbacks))
 
 
 def is_demo_model(model: str | None) -> bool:
@@ -118,6 +128,40 @@ def _provider_and_name(
         )
     provider, name = split_model_name(default, names)
     return provider or _guess_provider(name, None), name
+
+
+def _select_fallbacks(
+    agent: Agent, first: Model, names: Collection[str], default_fallbacks: Sequence[str]
+) -> tuple[Model, ...]:
+    """Return the models to ask if the first one fails, each once.
+
+    The settings of the definition's own server are only for models of the first one's provider.
+    """
+    is_own = agent.fallback_models is not None
+    own_provider = _agent_provider(agent, names) if is_own else None
+    fallbacks: dict[str, Model] = {}
+    for text in agent.fallback_models if agent.fallback_models is not None else default_fallbacks:
+        try:
+            provider, name = _split_fallback(text, own_provider, first.provider, names)
+        except BadConfig as error:
+            raise BadConfig(f"fallback_models: {error}") from error
+        if provider in CLI_AGENTS:
+            raise BadConfig(f"fallback_models: {text} is a CLI agent, which cannot take over a conversation")
+        settings = first.settings if provider == first.provider else {}
+        model = replace(first, provider=provider, name=name, settings=settings)
+        if model.full_name != first.full_name:
+            fallbacks.setdefault(model.full_name, model)
+    return tuple(fallbacks.values())
+
+
+def _split_fallback(
+    text: str, own_provider: str | None, first_provider: str, names: Collection[str]
+) -> tuple[str, str]:
+    is_named = find_provider(text.partition(":")[0], names) is not None
+    if own_provider is not None and own_provider not in CLI_AGENTS and not is_named:
+        return own_provider, text
+    provider, name = split_model_name(text, names)
+    return provider or _guess_provider(name, first_provider), name
 
 
 def _name_without_provider(model: str | None) -> str:

@@ -1,10 +1,12 @@
 """Model turns: the request sent to a provider, and the reply."""
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Usage
@@ -23,10 +25,27 @@ class Model(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     """Provider settings of the agent definition (base URL of an OpenAI-compatible server, extra arguments).
     """
+    fallbacks: "tuple[Model, ...]" = ()
+    """Models to ask, in this order, if this one fails. They have no fallbacks themselves."""
 
     @property
     def full_name(self) -> str:
         return f"{self.provider}:{self.name}"
+
+    @property
+    def candidates(self) -> "tuple[Model, ...]":
+        """Return the model and its fallbacks, in the order in which they are asked."""
+        return (replace(self, fallbacks=()), *self.fallbacks) if self.fallbacks else (self,)
+
+    def begin_with(self, full_name: str) -> "Model":
+        """Return the candidates in an order that begins with this one of them; the earlier ones come last."""
+        candidates = self.candidates
+        at = next((at for at, each in enumerate(candidates) if each.full_name == full_name), 0)
+        return replace(candidates[at], fallbacks=(*candidates[at + 1 :], *candidates[:at])) if at else self
+
+    def with_thinking(self, level: str) -> "Model":
+        fallbacks = tuple(replace(each, thinking=level) for each in self.fallbacks)
+        return replace(self, thinking=level, fallbacks=fallbacks)
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
@@ -54,6 +73,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """The model's server was down: a single failed attempt shows that it still is."""
     on_pause: Callable[[], Awaitable[None]] | None = None
     """Called before each pause between two attempts."""
+    max_retry_s: float = math.inf
+    """Longest time for which a failed request is tried again, if it is shorter than the provider's own."""
 
 
 class StopReason(StrEnum):
@@ -129,3 +150,5 @@ class ReplyDelta(Struct, frozen=True, kw_only=True):
     """Why nothing arrives: `rate limited, retrying in 3 s`, `cannot reach …, retrying in 3 s`."""
     notice: str = ""
     """What is not sent because the server refused it: `temperature is not sent: … does not accept it`."""
+    fallback_model: str = ""
+    """The fallback that is asked from now on, because the models before it failed; `notice` says why."""

@@ -291,6 +291,8 @@ class RunReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of files that are not listed because there are too many."""
     can_only_think: bool = False
     """No tool that it was offered changes anything: it was asked to read and think."""
+    fallback_models: tuple[str, ...] = ()
+    """The fallbacks that answered instead of the run's model, as `provider:model`."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -419,8 +421,13 @@ class Run(Struct, frozen=True, kw_only=True):
             status, ended_at=at, reason=reason, error=error, owner_id="", is_awaited=False
         )
 
-    def record_reply(self, usage: Usage, *, tool_calls: int, text: str, model: str) -> Self:
+    def record_reply(
+        self, usage: Usage, *, tool_calls: int, text: str, model: str, is_fallback: bool = False
+    ) -> Self:
         """Count one reply of the model, after it was saved."""
+        report = self.report
+        if is_fallback and model not in report.fallback_models:
+            report = replace(report, fallback_models=(*report.fallback_models, model))
         return replace(
             self,
             turns=self.turns + 1,
@@ -428,6 +435,7 @@ class Run(Struct, frozen=True, kw_only=True):
             usage=self.usage + usage,
             text=text or self.text,
             model=model or self.model,
+            report=report,
         )
 
     @property
@@ -513,6 +521,7 @@ def run_details_as_json(
         "label": run.request.label or None,
         "task": run.request.task,
         "model": run.model or None,
+        "fallback_models": list(run.report.fallback_models),
         "thinking": run.thinking or None,
         "source": run.request.source,
         "entry_point": run.request.entry_point,

@@ -60,7 +60,7 @@ class RetryingProvider:
         server = _server_name(request.model)
         if request.is_probe:
             self._servers_down.add(server)
-        settings = self._settings_by_provider.get(request.model.provider, self._settings)
+        settings = self._settings_for(request)
         state = _RetryState(
             settings, self._clock, gate, on_delta, server, self._servers_down, request=request
         )
@@ -89,6 +89,12 @@ class RetryingProvider:
     def _record_success(self, server: str, permit: RateLimitPermit) -> None:
         self._servers_down.discard(server)
         permit.report_success()
+
+    def _settings_for(self, request: ModelRequest) -> RetrySettings:
+        settings = self._settings_by_provider.get(request.model.provider, self._settings)
+        if request.max_retry_s < settings.retry_window_s:
+            return replace(settings, retry_window_s=request.max_retry_s)
+        return settings
 
     async def close(self) -> None:
         self._closed = True

@@ -56,6 +56,9 @@ class ModelTurn:
         """Set by the first output of a server that was down."""
         self._is_clock_stopped = False
         """The ledger says that the run's clock is stopped."""
+        self._first_model = ""
+        self._asked_model = ""
+        """The first model, or the fallback that has taken over until the run ends or is suspended."""
         self._side_effect: SideEffect | None = None
         """Side effect of a CLI agent's turn, until its reply is on disk."""
 
@@ -65,8 +68,10 @@ class ModelTurn:
     async def _send_request(self, conversation: Conversation, plan: RunPlan) -> ModelReply:
         self._stream_buffer.start_reply(self._attempt.context.clock.new_entry_id())
         self._attempt.emit_event("run.state", phase="wait")
+        model = plan.model.begin_with(self._asked_model)
+        self._first_model, self._asked_model = plan.model.full_name, model.full_name
         request = ModelRequest(
-            model=plan.model,
+            model=model,
             agent_name=self._attempt.run.agent,
             system=with_omission_notice(plan.system) if conversation.is_truncated else plan.system,
             tools=plan.tools,
@@ -151,7 +156,9 @@ class ModelTurn:
 
     def _on_delta(self, delta: ReplyDelta) -> None:
         self._turn_timer.on_delta(delta)
-        if delta.wait_reason:
+        if delta.fallback_model:
+            self._asked_model = delta.fallback_model
+        elif delta.wait_reason:
             self._deadline.pause()
         else:
             self._deadline.resume()
@@ -175,7 +182,7 @@ class ModelTurn:
             text=f"{text}\n[{reply.truncation_notice}]" if reply.truncation_notice else text,
             at=at,
             run=attempt.run.id,
-            model=attempt.context.redact(reply.model),
+            model=attempt.context.redact(self._recorded_model(reply)),
             usage=reply.usage,
             stop_reason=""
             if reply.stop_reason in (StopReason.END, StopReason.TOOLS)
@@ -198,6 +205,11 @@ class ModelTurn:
                 self._record_saved(message, calls, text)
         await self._record_turn_end()
         return message, calls
+
+    def _recorded_model(self, reply: ModelReply) -> str:
+        """Return the model as the provider named it; for a fallback, with its provider."""
+        is_fallback = self._asked_model != self._first_model
+        return _qualified_model_name(self._asked_model, reply.model) if is_fallback else reply.model
 
     def _provider_data(self, reply: ModelReply) -> tuple[str, ...]:
         """Return the provider's data to store; a final reply always keeps its thinking text.
@@ -247,9 +259,13 @@ class ModelTurn:
     def _record_saved(self, message: Message, calls: Sequence[ToolCall], text: str) -> None:
         self._stream_buffer.finish()
         attempt = self._attempt
-        model = _qualified_model_name(attempt.run.model, message.model)
+        model = _qualified_model_name(self._asked_model, message.model)
         attempt.run = attempt.run.record_reply(
-            message.usage, tool_calls=message.tool_call_count, text=text, model=model
+            message.usage,
+            tool_calls=message.tool_call_count,
+            text=text,
+            model=model,
+            is_fallback=self._asked_model != self._first_model,
         )
         attempt.emit_saved(message, *calls)
 

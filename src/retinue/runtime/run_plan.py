@@ -93,7 +93,7 @@ async def build_run_plan(
     model = context.select_model(agent, run.request.model)
     inputs = _PlanInputs(
         agent=agent,
-        model=model if run.request.thinking is None else replace(model, thinking=run.request.thinking),
+        model=model if run.request.thinking is None else model.with_thinking(run.request.thinking),
         scope_inputs=scope_inputs(session, context, run=run),
         operator_policy=context.operator_policy(),
         skills=_available_skills(agent, session, context),

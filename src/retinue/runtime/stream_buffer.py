@@ -70,6 +70,9 @@ class StreamBuffer:
                 self._emit("thinking.delta", text=visible, entry=self.entry_id)
         elif delta.provider_tool_call is not None:
             self._emit_provider_call(delta.provider_tool_call)
+        elif delta.fallback_model:
+            note = self._redact(delta.notice)
+            self._emit("run.state", phase="model", note=note, warning=note, fallback=delta.fallback_model)
         elif note := delta.wait_reason or delta.notice:
             self._emit("run.state", phase="model", note=self._redact(note))
 

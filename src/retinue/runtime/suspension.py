@@ -101,6 +101,7 @@ def with_counters(row: Run, run: Run) -> Run:
         text=run.text,
         model=run.model or row.model,
         scope_hash=run.scope_hash,
+        report=run.report,
         deadline_at=run.deadline_at if row.status is Status.RUNNING else row.deadline_at,
         recovery=run.recovery if row.status is Status.RUNNING else row.recovery,
     )

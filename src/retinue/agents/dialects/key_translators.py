@@ -54,6 +54,11 @@ FOREIGN_DRIVERS = {
 
 
 def translate_model(value: Any, path: KeyPath) -> Translation:
+    """Translate a model's name, a list of models to try in order, or a map of `primary` and `fallbacks`."""
+    if isinstance(value, list):
+        return _translate_model_list(cast("list[Any]", value), path)
+    if isinstance(value, dict):
+        return _translate_model_map(value, path)
     found = validators.line_value(value, path)
     if found == "inherit":
         return Translation(fields={"model": None}, verdict=KeySupport.MAPPED, note="the default model")
@@ -63,6 +68,56 @@ def translate_model(value: Any, path: KeyPath) -> Translation:
             fields={"model": model_name}, verdict=KeySupport.MAPPED, note=f"'{found}' is {model_name}"
         )
     return Translation(fields={"model": found})
+
+
+def _translate_model_list(models: list[Any], path: KeyPath) -> Translation:
+    if not models:
+        raise InvalidValue(path, "must name at least one model")
+    translated = {**translate_model(models[0], (*path, 0)).fields}
+    if len(models) > 1:
+        translated["fallback_models"] = tuple(
+            _fallback_model(each, (*path, index)) for index, each in enumerate(models[1:], 1)
+        )
+    return Translation(
+        fields=translated,
+        verdict=KeySupport.MAPPED,
+        note="the first is model, the others are fallback_models",
+    )
+
+
+def _translate_model_map(value: Any, path: KeyPath) -> Translation:
+    found = validators.map_with_keys({"primary": translate_model, "fallbacks": translate_fallback_models})(
+        value, path
+    )
+    if found.get("primary") is None:
+        raise InvalidValue(path, "has no primary; name a model")
+    translated = {**found["primary"].fields}
+    if found.get("fallbacks") is not None:
+        translated |= found["fallbacks"].fields
+    return Translation(
+        fields=translated, verdict=KeySupport.MAPPED, note="primary is model, fallbacks are fallback_models"
+    )
+
+
+def translate_fallback_models(value: Any, path: KeyPath) -> Translation:
+    """Translate a list of models, or one text that separates them by commas."""
+    if isinstance(value, str):
+        value = [each for each in (part.strip() for part in value.split(",")) if each]
+    raw = validators.list_of(validators.line_value)(value, path)
+    models = tuple(_fallback_model(each, (*path, index)) for index, each in enumerate(raw))
+    changed = [f"'{old}' is {new}" for old, new in zip(raw, models, strict=True) if old != new]
+    return Translation(
+        fields={"fallback_models": models},
+        verdict=KeySupport.MAPPED if changed else KeySupport.HONOURED,
+        note=", ".join(changed),
+    )
+
+
+def _fallback_model(value: Any, path: KeyPath) -> str:
+    found = validators.line_value(value, path)
+    if found == "inherit":
+        raise InvalidValue(path, "must name a model")
+    return CLAUDE_MODELS.get(found, found)
 
 
 def translate_driver(value: Any, path: KeyPath) -> Translation:

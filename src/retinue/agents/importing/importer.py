@@ -48,7 +48,7 @@ _LIMITING_KEYS = frozenset(
 _AMBIGUOUS_KEYS = ("type", "capabilities", "mode", "triggers")
 _AGENT_KEYS = frozenset(
     (
-        "prompt", "promptPath", "model", "driver", "chat", "temperature", "max_tokens", "max_turns", "tool_allow",
+        "prompt", "promptPath", "model", "fallback_models", "driver", "chat", "temperature", "max_tokens", "max_turns", "tool_allow",
         "tool_deny", "roles", "mode", "groups", "triggers", "workspace", "defaultWorkspace", "permissionOverrides",
         "extends", "notes", "paths", "skill_allow",
     )

@@ -80,6 +80,9 @@ class RunRow(ResponseModel):
     label: str | None
     task: str | None
     model: str | None
+    fallback_models: Annotated[
+        list[str], Meta(description="Fallbacks that answered, because the models before them failed.")
+    ]
     thinking: str | None
     continues: Annotated[str | None, Meta(description="Id of the ended run that this run continues.")]
     source: str
@@ -162,6 +165,7 @@ RUN_ROW_EXAMPLE: dict[str, Any] = {
     "label": None,
     "task": "Where is the timetable?",
     "model": "openai:gpt-5.6-terra",
+    "fallback_models": [],
     "thinking": None,
     "continues": None,
     "source": "person",
