@@ -19,6 +19,7 @@ from retinue.providers import registry
 from retinue.providers.fallback import FallbackProvider
 from retinue.providers.interface import ProviderServices, own_api_key
 from retinue.providers.learned_changes import LEARNED_FILE, LearnedChanges
+from retinue.providers.request_limits import request_limits
 from retinue.providers.retry import RetryingProvider
 from retinue.providers.retry_policy import retry_settings
 from retinue.runtime import recovery, run_control
@@ -104,10 +105,12 @@ def model_provider(config: Config, sandbox_loader: SandboxLoader, redact: Redact
         add_secret=redact.add_secret,
         now=clock.now,
     )
+    limits = {name: request_limits(each) for name, each in config.providers.items()}
     retrying = RetryingProvider(
         registry.provider_factories(config, services),
         clock,
         settings_by_provider={name: retry_settings(each) for name, each in config.providers.items()},
+        limits_by_provider={name: each for name, each in limits.items() if each is not None},
     )
     return FallbackProvider(retrying, lambda model: registry.check_model(model, config))
 

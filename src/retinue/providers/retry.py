@@ -18,12 +18,14 @@ from retinue.interfaces import Provider
 from retinue.providers.errors import ProviderError, RetryAfter
 from retinue.providers.interface import own_base_url
 from retinue.providers.rate_limit import RateLimitGate, RateLimitPermit
+from retinue.providers.request_limits import RequestLimiter, RequestLimits, RequestSlot
 from retinue.providers.retry_policy import CLI_AGENT_TIMEOUTS, RetrySettings
 from retinue.providers.stream_timeout import StreamWatchdog
 
 ProviderFactory = Callable[[Model], Provider]
 DEFAULT_SETTINGS = RetrySettings()
 NO_SETTINGS: Mapping[str, RetrySettings] = {}
+NO_LIMITS: Mapping[str, RequestLimits] = {}
 
 
 class RetryingProvider:
@@ -39,11 +41,15 @@ class RetryingProvider:
         clock: Clock,
         settings: RetrySettings = DEFAULT_SETTINGS,
         settings_by_provider: Mapping[str, RetrySettings] = NO_SETTINGS,
+        limits_by_provider: Mapping[str, RequestLimits] = NO_LIMITS,
     ) -> None:
         self._factories = factories
         self._clock = clock
         self._settings = settings
         self._settings_by_provider = settings_by_provider
+        self._limits_by_provider = limits_by_provider
+        self._limiters: dict[str, RequestLimiter] = {}
+        """The limiters of the servers that have limits."""
         self._servers_down: set[str] = set()
         """Servers that gave no reply within the retry window; a request to one gives up at its first failure."""
         self._providers: dict[tuple[str, str], Provider] = {}
@@ -61,12 +67,16 @@ class RetryingProvider:
         if request.is_probe:
             self._servers_down.add(server)
         settings = self._settings_for(request)
+        limiter = self._limiter_for(request.model.provider, server)
         state = _RetryState(
             settings, self._clock, gate, on_delta, server, self._servers_down, request=request
         )
         timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else settings.timeouts
         while True:
             permit = gate.try_enter() or await state.wait_for_gate()
+            slot = None
+            if limiter is not None:
+                permit, slot = await state.enter_limits(limiter, permit)
             stream_timeout = StreamWatchdog(timeouts, on_delta, partial(self._record_success, server, permit))
             try:
                 provider = self._provider_for(key, request.model)
@@ -82,6 +92,8 @@ class RetryingProvider:
                 raise ModelFailed(str(error), reason=Reason.CONFIG) from error
             finally:
                 permit.leave()
+                if slot is not None:
+                    slot.leave()
             if delay_s:
                 await state.report_pause()
                 await asyncio.sleep(delay_s)
@@ -95,6 +107,15 @@ class RetryingProvider:
         if request.max_retry_s < settings.retry_window_s:
             return replace(settings, retry_window_s=request.max_retry_s)
         return settings
+
+    def _limiter_for(self, provider: str, server: str) -> RequestLimiter | None:
+        """Return the limiter of a server; a server that a definition names has one of its own."""
+        if not self._limits_by_provider:
+            return None
+        limits = self._limits_by_provider.get(provider)
+        if limits is not None and server not in self._limiters:
+            self._limiters[server] = RequestLimiter(provider, limits)
+        return self._limiters.get(server)
 
     async def close(self) -> None:
         self._closed = True
@@ -169,6 +190,34 @@ class _RetryState:
             await self.report_pause()
             await self._gate.wait_for_change()
             waited = True
+
+    async def enter_limits(
+        self, limiter: RequestLimiter, permit: RateLimitPermit
+    ) -> tuple[RateLimitPermit, RequestSlot]:
+        """Return a slot within the server's limits, with a permit that is still valid after the wait for it."""
+        while (slot := limiter.try_enter()) is None:
+            # Meanwhile other requests to the model may try, and its gate may close.
+            permit.leave()
+            slot = await self._wait_for_slot(limiter)
+            if (current_permit := self._gate.try_enter()) is not None:
+                return current_permit, slot
+            slot.leave(was_sent=False)
+            permit = await self.wait_for_gate()
+        return permit, slot
+
+    async def _wait_for_slot(self, limiter: RequestLimiter) -> RequestSlot:
+        """Wait until the request may begin within its server's limits. This time is not part of the retry window."""
+        queued_at = self._loop_time()
+        self._on_delta(ReplyDelta(wait_reason=limiter.wait_reason()))
+        place = limiter.join_queue()
+        try:
+            await self.report_pause()
+            slot = await place
+        except BaseException:
+            limiter.leave_queue(place)
+            raise
+        self._started_at += self._loop_time() - queued_at
+        return slot
 
     async def report_pause(self) -> None:
         if self._request.on_pause is not None:
