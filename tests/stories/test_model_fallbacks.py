@@ -1,11 +1,12 @@
 """Fallback models: other models answer if the first one fails, and every surface says which one did."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from user_machine import UserMachine
+from user_machine import UserMachine, wait_until
 
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer, Script
 from retinue.testing.replies import (
@@ -273,3 +274,66 @@ async def test_agents_show_and_check_know_the_fallbacks(machine: UserMachine):
     checked = await machine("agents", "check", str(foreign))
     assert checked.code == 0
     assert "fallbacks are fallback_models" in checked.out
+
+
+async def test_runs_that_wait_for_all_their_models_continue_with_the_first_that_answers(machine: UserMachine):
+    """Only the fallback comes back. All waiting runs are resumed, and the first model is asked once by each."""
+    down = True
+
+    def choose(request: CapturedRequest) -> FakeResponse:
+        return http_error(503, "also down") if down else text_reply("The fallback is back.")
+
+    async with FakeModelServer(lambda _: http_error(503, "down")) as one, FakeModelServer(choose) as two:
+        configure_servers(
+            machine,
+            {"one": ("openai-chat", one.url), "two": ("openai-chat", two.url)},
+            model="one:a",
+            fallback_models=["two:b"],
+        )
+        async with machine.daemon():
+            ids = [
+                (await machine("run", "--background", "--json", f"Task {number}.")).json["run_id"]
+                for number in range(3)
+            ]
+            await machine.wait_for_live_runs("waiting", "waiting", "waiting")
+            down = False
+            ended = [await machine.wait_for_end(each) for each in ids]
+    assert {(run["status"], run["text"]) for run in ended} == {("done", "The fallback is back.")}
+    assert {run["model"] for run in ended} == {"two:b"}
+
+
+async def test_a_killed_run_continues_with_the_first_model_that_answers(machine: UserMachine):
+    killed = asyncio.Event()
+
+    async def choose(request: CapturedRequest) -> FakeResponse:
+        if request.reply_count == 0:
+            return tool_call_reply(("ls", {}))
+        await killed.wait()
+        return text_reply("Found.")
+
+    async with FakeModelServer(lambda _: http_error(401, "no")) as one, FakeModelServer(choose) as two:
+        configure_servers(machine, {"one": ("openai-chat", one.url), "two": ("anthropic", two.url)})
+        machine.write_agent("careful", "model: one:a\nfallback_models: [two:b]\ntools: [ls]\n")
+        process = await machine.start("run", "--agent", "careful", "Look.")
+        await wait_until(lambda: len(two.requests) == 2)
+        await machine.kill(process)
+        killed.set()
+        resumed = await machine("runs", "resume", "--json")
+        assert resumed.code == 0, resumed.err
+        (run,) = (await machine("runs", "history", "--json")).json
+        assert (run["status"], run["text"]) == ("done", "Found.")
+
+
+async def test_doctor_checks_the_configured_fallbacks(machine: UserMachine):
+    configure_servers(
+        machine,
+        {"one": ("openai-chat", "http://127.0.0.1:9"), "two": ("anthropic", "http://127.0.0.1:9")},
+        model="one:a",
+        fallback_models=["two:b"],
+    )
+    assert "default model: one:a, fallbacks: two:b" in (await machine("doctor")).out
+    configure_servers(
+        machine, {"one": ("openai-chat", "http://127.0.0.1:9")}, model="one:a", fallback_models=["mistral:b"]
+    )
+    out = (await machine("doctor")).out
+    assert "No API key for mistral:b. Set MISTRAL_API_KEY." in out

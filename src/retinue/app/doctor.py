@@ -358,8 +358,14 @@ def _default_model_finding(config: Config) -> Finding:
     default = config.default_model()
     if default is None:
         return Finding(status="warn", message="default model: none", advice=NO_MODEL_MESSAGE)
+    message, status = f"default model: {model_label(default)}", "bad"
     try:
-        check_model(select_model(Agent(name="general"), None, default), config)
+        model = select_model(Agent(name="general"), None, default, config.providers, config.fallback_models)
+        check_model(model.candidates[0], config)
+        status = "warn"
+        for each in model.fallbacks:
+            check_model(each, config)
     except RetinueError as error:
-        return Finding(status="bad", message=f"default model: {default}", advice=str(error))
-    return Finding(status="ok", message=f"default model: {model_label(default)}")
+        return Finding(status=status, message=message, advice=str(error))
+    fallbacks = ", ".join(each.full_name for each in model.fallbacks)
+    return Finding(status="ok", message=f"{message}, fallbacks: {fallbacks}" if fallbacks else message)
