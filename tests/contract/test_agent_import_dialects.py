@@ -142,7 +142,8 @@ def test_tool_names_of_other_programs_are_translated(
         ("anthropic/claude-x-1", "anthropic:claude-x-1", "is anthropic:claude-x-1"),
         ("openai/gpt-x", "openai:gpt-x", "is openai:gpt-x"),
         ("Claude Sonnet 4.5 (copilot)", "anthropic:claude-sonnet-5-5", "is anthropic:claude-sonnet-5-5"),
-        ("[Claude Opus 4, GPT-5]", "anthropic:claude-opus-5-5", "the first of several"),
+        ("[Claude Opus 4, GPT-5]", "anthropic:claude-opus-5-5", "the others are fallback_models"),
+        ("[fast, GPT-5]", None, "the models after it are left out"),
         ("Opus", "anthropic:claude-opus-5-5", "is anthropic:claude-opus-5-5"),
         ("GPT-4.1", "gpt-4.1", "is gpt-4.1"),
         ("Gem Flash (High)", None, "is a title, not a model name"),
@@ -157,6 +158,35 @@ def test_model_names_of_other_programs_are_translated(
     path = write_definition(source, f"name: sample\nmodel: {model}")
     assert note in field_verdicts(check_definition(path))["model"][1]
     assert import_agent(path, tmp_path / "agents").model == expected
+
+
+@pytest.mark.parametrize(
+    ("front", "key", "expected", "note"),
+    [
+        ("model: [Claude Opus 4, GPT-5, openai/gpt-x]", "model", ("gpt-5", "openai:gpt-x"), ""),
+        ("model: [opus, Gem Flash (High), GPT-5]", "model", ("gpt-5",), "left out: Gem Flash (High)"),
+        (
+            "model: {primary: anthropic/claude-x, fallbacks: [openai/gpt-x]}",
+            "model",
+            ("openai:gpt-x",),
+            "the others are fallback_models",
+        ),
+        (
+            "fallbackModels: [anthropic/claude-x, haiku]",
+            "fallbackModels",
+            ("anthropic:claude-x", "anthropic:claude-haiku-5-5"),
+            "",
+        ),
+        ("model: [opus]", "model", None, ""),
+    ],
+)
+def test_models_to_try_in_order_are_the_model_and_its_fallbacks(
+    source: Path, tmp_path: Path, front: str, key: str, expected: tuple[str, ...] | None, note: str
+):
+    path = write_definition(source, f"name: sample\n{front}")
+    verdict, actual_note = field_verdicts(check_definition(path))[key]
+    assert (verdict, note in actual_note) == ("mapped", True), actual_note
+    assert import_agent(path, tmp_path / "agents").fallback_models == expected
 
 
 def test_an_id_becomes_the_name_and_the_name_the_display_name(source: Path, tmp_path: Path):

@@ -64,6 +64,8 @@ def normalize_keys(source: Mapping[str, Any], repaired_keys: tuple[str, ...], st
             _normalize_tools(normalized, key, value, denied=native == "tool_deny")
         elif native == "model":
             _normalize_model(normalized, key, value)
+        elif native == "fallback_models":
+            _normalize_fallbacks(normalized, key, value)
         elif native == "paths" and (outside_globs := path_patterns.globs_outside_workspace(value)):
             _add_note(
                 normalized,
@@ -273,16 +275,39 @@ def _without_duplicates(items: list[Any]) -> list[Any]:
 
 
 def _normalize_model(normalized: NormalizedKeys, key: str, value: Any) -> None:
-    written = value
-    if isinstance(value, list) and value and isinstance(value[0], str):
-        models = cast("list[Any]", value)
-        written = models[0]
-        _add_note(normalized, key, "the first of several" if len(models) > 1 else "")
-    if not isinstance(written, str) or not written.strip() or "\n" in written.strip():
+    """Resolve a model, or the models to try in order."""
+    models = _models_in_order(value)
+    if not models or not all(isinstance(each, str) and each.strip() and "\n" not in each for each in models):
         return
-    name, note = _resolve_model(written.strip())
-    normalized.keys[key] = name
+    first, note = _resolve_model(models[0].strip())
     _add_note(normalized, key, note)
+    fallbacks = _resolve_fallbacks(normalized, key, models[1:]) if len(models) > 1 else []
+    if first is None and fallbacks:
+        _add_note(normalized, key, "the models after it are left out")
+    normalized.keys[key] = [first, *fallbacks] if first is not None and fallbacks else first
+
+
+def _normalize_fallbacks(normalized: NormalizedKeys, key: str, value: Any) -> None:
+    if isinstance(value, list) and all(isinstance(each, str) for each in cast("list[Any]", value)):
+        normalized.keys[key] = _resolve_fallbacks(normalized, key, cast("list[str]", value))
+
+
+def _models_in_order(value: Any) -> list[Any]:
+    """Return the models of a name, a list, or a map of `primary` and `fallbacks`."""
+    if isinstance(value, dict):
+        found = cast("dict[str, Any]", value)
+        fallbacks = found.get("fallbacks")
+        is_complete = "primary" in found and found.keys() <= {"primary", "fallbacks"}
+        others = cast("list[Any]", fallbacks) if isinstance(fallbacks, list) else []
+        return [found["primary"], *others] if is_complete else []
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
+
+
+def _resolve_fallbacks(normalized: NormalizedKeys, key: str, models: list[str]) -> list[str]:
+    names = [_resolve_model(each.strip())[0] for each in models]
+    left_out = [each for each, name in zip(models, names, strict=True) if name is None]
+    _add_note(normalized, key, f"no model names, left out: {', '.join(left_out)}" if left_out else "")
+    return [name for name in names if name is not None]
 
 
 def _resolve_model(written: str) -> tuple[str | None, str]:
