@@ -97,7 +97,7 @@ def split_model_name(model: str, configured_names: Collection[str] = NO_NAMES) -
     if provider is None:
         raise BadConfig(
             f"unknown provider in the model {model!r}: write PROVIDER:NAME, where PROVIDER is one of "
-            f"{', '.join((*PROVIDER_ALIASES, *configured_names))}, or configure [providers.{prefix}]"
+            f"{', '.join(dict.fromkeys((*PROVIDER_ALIASES, *configured_names)))}, or configure [providers.{prefix}]"
         )
     if not name.strip():
         raise BadConfig(f"the model {model!r} has no name after its provider")
@@ -177,7 +177,7 @@ def _agent_provider(agent: Agent, names: Collection[str]) -> str | None:
     if provider is None:
         raise BadConfig(
             f"agent {agent.name} has an unknown `driver`: {agent.driver!r}. "
-            f"Use one of {', '.join((*PROVIDER_ALIASES, *names))}"
+            f"Use one of {', '.join(dict.fromkeys((*PROVIDER_ALIASES, *names)))}"
         )
     return provider
 
