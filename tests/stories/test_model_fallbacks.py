@@ -273,7 +273,7 @@ async def test_agents_show_and_check_know_the_fallbacks(machine: UserMachine):
     )
     checked = await machine("agents", "check", str(foreign))
     assert checked.code == 0
-    assert "fallbacks are fallback_models" in checked.out
+    assert "the others are fallback_models" in checked.out
 
 
 async def test_runs_that_wait_for_all_their_models_continue_with_the_first_that_answers(machine: UserMachine):
