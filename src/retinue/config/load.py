@@ -71,6 +71,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     """Models to list, if the server does not."""
     thinking_field: str = ""
+    schema_disables_tools: bool = False
     max_concurrent: int | None = None
     """Requests at the same time."""
     requests_per_minute: float | None = None
@@ -381,6 +382,7 @@ def _load_provider(api: ModelApi, env: Mapping[str, str], configured: Mapping[st
         body=configured.get("body") or {},
         models=tuple(configured.get("models") or ()),
         thinking_field=api.thinking_field,
+        schema_disables_tools=api.schema_disables_tools,
         max_concurrent=configured.get("max_concurrent"),
         requests_per_minute=configured.get("requests_per_minute"),
         is_default=not base_url,

@@ -1,7 +1,7 @@
 """Model turns: the request sent to a provider, and the reply."""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -65,6 +65,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
 
     A conversation that was read from disk again starts with an empty one.
     """
+    output_schema: Mapping[str, Any] | None = None
+    """JSON Schema of the final answer."""
     session_id: str = ""
     """Id of the session, for a provider that keeps state per session."""
     scope: Scope | None = None

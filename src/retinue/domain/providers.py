@@ -29,6 +29,8 @@ class ModelApi(Struct, frozen=True, kw_only=True):
     """Other variables that people set for it."""
     thinking_field: str = ""
     """Field that requests thinking, if it is not `reasoning_effort`: `thinking` or `reasoning`."""
+    schema_disables_tools: bool = False
+    """A schema constrains every reply of the server from its first word, so that the model can call no tool."""
 
     @property
     def key_variable(self) -> str:
@@ -141,10 +143,16 @@ _SERVERS = (
     _server("xai", "https://api.x.ai/v1"),
     _server("together", "https://api.together.xyz/v1"),
     _server("azure", "", kind=OPENAI, env_prefix="AZURE_OPENAI_", key_header="api-key"),
-    _server("ollama", "http://127.0.0.1:11434/v1", needs_key=False),
-    _server("lmstudio", "http://127.0.0.1:1234/v1", needs_key=False),
-    _server("vllm", "http://127.0.0.1:8000/v1", needs_key=False),
-    _server("llamacpp", "http://127.0.0.1:8080/v1", needs_key=False, foreign_names=("llama-cpp",)),
+    _server("ollama", "http://127.0.0.1:11434/v1", needs_key=False, schema_disables_tools=True),
+    _server("lmstudio", "http://127.0.0.1:1234/v1", needs_key=False, schema_disables_tools=True),
+    _server("vllm", "http://127.0.0.1:8000/v1", needs_key=False, schema_disables_tools=True),
+    _server(
+        "llamacpp",
+        "http://127.0.0.1:8080/v1",
+        needs_key=False,
+        schema_disables_tools=True,
+        foreign_names=("llama-cpp",),
+    ),
 )
 
 _ROWS = (

@@ -83,16 +83,21 @@ def _build_fields(target: RequestTarget, request: ModelRequest) -> dict[str, Any
         "system": [_text_block(request.system)] if request.system.strip() else None,
     }
     thinking: dict[str, Any] = {}
+    output_config: dict[str, Any] = {}
     if budget and style == "enabled":
         thinking = {"type": "enabled", "budget_tokens": budget}
     elif budget:
         thinking = {"type": "adaptive"}
-        fields["output_config"] = {"effort": model.thinking}
+        output_config["effort"] = model.thinking
     elif model.thinking == "off" and style:
         thinking = {"type": "disabled"}
     if thinking and _uses_binding(target.changes):
         thinking["block_binding"] = {"prefix_mismatch_behavior": "drop_block"}
-    return target.finish_fields(fields | {"thinking": thinking or None})
+    if request.output_schema is not None:
+        output_config["format"] = {"type": "json_schema", "schema": request.output_schema}
+    return target.finish_fields(
+        fields | {"thinking": thinking or None, "output_config": output_config or None}
+    )
 
 
 def _thinking_style(target: RequestTarget) -> str:

@@ -1,7 +1,8 @@
 """A provider for one model server, over one of its APIs. What the server refuses is changed and sent again."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.domain.model_turn import ModelReply, ModelRequest, ReplyDelta
 from retinue.domain.run import Reason
@@ -14,6 +15,7 @@ from retinue.providers.reply_data import ReplyOrigin, server_tag
 from retinue.providers.request_changes import NO_CHANGES, WIRE, RequestChange, RequestChanges
 from retinue.providers.request_encoding import RequestFormat, encode_request
 from retinue.providers.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
+from retinue.providers.structured_output import adapt_schema, schema_fingerprint, take_answer
 from retinue.providers.wire_format import ReaderInputs, RequestTarget, WireFormat
 
 MAX_CHANGES = 4
@@ -81,7 +83,7 @@ class HttpProvider:
                     continue
                 if error.refusal is None:
                     raise
-                attempt.answer(error, error.refusal, self._build_fields(request, wire, attempt.changes), wire)
+                attempt.answer(error, error.refusal, self._describe_request(request, wire, attempt.changes))
                 continue
             self._remember(request.model.name, attempt.made, on_delta)
             return reply
@@ -108,12 +110,19 @@ class HttpProvider:
         connection = self._connections[wire.name]
         key = await self._resolve_key(connection)
         target = self._target(wire, request.model.name, changes)
-        encoded = encode_request(wire.prepare(request, target), self._format_for(wire, target))
+        prepared = self._prepare(request, wire, target)
+        encoded = encode_request(prepared, self._format_for(wire, target))
         origin = ReplyOrigin(server=target.server, model=target.model, prefix=encoded.prefix)
         reader = wire.reader(ReaderInputs(on_delta=on_delta, key=key, origin=origin))
         headers = {**self._key_headers(wire, key, request, changes), **self._access.headers}
         await connection.stream(headers, encoded.chunks, reader, on_delta, key)
-        return reader.reply(sent_bytes=encoded.size)
+        return take_answer(reader.reply(sent_bytes=encoded.size), request, prepared)
+
+    def _prepare(self, request: ModelRequest, wire: WireFormat, target: RequestTarget) -> ModelRequest:
+        adapted = adapt_schema(
+            request, target.changes, schema_disables_tools=self._access.schema_disables_tools
+        )
+        return wire.prepare(adapted, target)
 
     async def _resolve_key(self, connection: StreamingRequest) -> str:
         source = self._access.api_key if self._key_command is None else await self._key_command.fetch()
@@ -142,13 +151,19 @@ class HttpProvider:
             found = self._formats[key] = wire.request_format(target)
         return found
 
-    def _build_fields(
+    def _describe_request(
         self, request: ModelRequest, wire: WireFormat, changes: RequestChanges
-    ) -> Mapping[str, Any]:
-        """Return the fields of a request that are not the user's own."""
+    ) -> SentRequest:
+        """Return what was sent, with the fields that are not the user's own."""
         target = self._target(wire, request.model.name, changes)
-        fields = self._format_for(wire, target).build_fields(wire.prepare(request, target))
-        return {name: value for name, value in fields.items() if name not in self._access.body}
+        prepared = self._prepare(request, wire, target)
+        fields = self._format_for(wire, target).build_fields(prepared)
+        return SentRequest(
+            wire=wire.name,
+            fields={name: value for name, value in fields.items() if name not in self._access.body},
+            changes=changes,
+            schema=schema_fingerprint(prepared.output_schema),
+        )
 
     def _remember(
         self, model: str, made: Sequence[RequestChange], on_delta: Callable[[ReplyDelta], None]
@@ -177,13 +192,9 @@ class _Attempt:
         self._wires = set(wires)
         """The APIs that the server may have."""
         self._count = 0
-        self._before_switch: (
-            tuple[RequestChanges, ProviderError, Refusal, Mapping[str, Any], WireFormat] | None
-        ) = None
+        self._before_switch: tuple[ProviderError, Refusal, SentRequest] | None = None
 
-    def answer(
-        self, error: ProviderError, refusal: Refusal, fields: Mapping[str, Any], wire: WireFormat
-    ) -> None:
+    def answer(self, error: ProviderError, refusal: Refusal, sent: SentRequest) -> None:
         """Change what was refused.
 
         Raises:
@@ -191,16 +202,16 @@ class _Attempt:
         """
         if self._before_switch is not None and is_unknown_route(refusal):
             # The server does not have the other API after all: answer its first refusal in another way.
-            self._wires.discard(wire.name)
-            self.changes, error, refusal, fields, wire = self._before_switch
+            self._wires.discard(sent.wire)
+            error, refusal, sent = self._before_switch
+            self.changes = sent.changes
             self._before_switch = None
             self.made.pop()
-        others = [name for name in self._wires if name != wire.name]
-        sent = SentRequest(wire=wire.name, fields=fields, changes=self.changes, other_wires=others)
-        change = find_change(refusal, sent)
+        others = [name for name in self._wires if name != sent.wire]
+        change = find_change(refusal, replace(sent, other_wires=others))
         if change is None or self._count == MAX_CHANGES:
             raise error
-        self._before_switch = (self.changes, error, refusal, fields, wire) if change.name == WIRE else None
+        self._before_switch = (error, refusal, sent) if change.name == WIRE else None
         self._count += 1
         self.made.append(change)
         self.changes = self.changes.add(change)

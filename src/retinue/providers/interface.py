@@ -52,6 +52,8 @@ class ServerSettings(Protocol):
     @property
     def thinking_field(self) -> str: ...
     @property
+    def schema_disables_tools(self) -> bool: ...
+    @property
     def is_default(self) -> bool:
         """Return whether the URL is the provider's own."""
         ...
@@ -162,6 +164,8 @@ class ServerAccess(SecretFieldsStruct, frozen=True, kw_only=True):
     """Header of the key, if it is not the usual one of the API."""
     thinking_field: str = ""
     """Field that requests thinking, if it is not the usual one of the API."""
+    schema_disables_tools: bool = False
+    """The server lets the model call no tool if it gets a schema in its own field."""
     headers: Mapping[str, str] = {}
     """Headers that the user adds to each request."""
     body: Mapping[str, Any] = {}
@@ -201,6 +205,7 @@ def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
         key_command=server.api_key_command,
         key_header=server.key_header,
         thinking_field=server.thinking_field,
+        schema_disables_tools=server.schema_disables_tools,
         headers=server.headers,
         body=server.body,
     )

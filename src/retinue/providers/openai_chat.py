@@ -30,6 +30,7 @@ from retinue.providers.request_encoding import (
     invalid_arguments_reason,
 )
 from retinue.providers.retry_policy import INCOMPLETE, SERVER_ERROR, policy_for_stream_error, provider_error
+from retinue.providers.structured_output import openai_schema_format
 from retinue.providers.wire_format import ReaderInputs, RequestTarget, WireFormat
 
 NAME = "openai-chat"
@@ -83,6 +84,12 @@ def _build_fields(target: RequestTarget, request: ModelRequest) -> dict[str, Any
             limit_field: model.max_tokens,
             **_thinking_fields(target, effort),
             "tools": encode_tool_list(request.tools, _encode_tool),
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": openai_schema_format(request.output_schema),
+            }
+            if request.output_schema is not None
+            else None,
         }
     )
 

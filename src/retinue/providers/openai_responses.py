@@ -24,6 +24,7 @@ from retinue.providers.request_encoding import (
     invalid_arguments_reason,
 )
 from retinue.providers.retry_policy import INCOMPLETE, SERVER_ERROR, policy_for_stream_error, provider_error
+from retinue.providers.structured_output import openai_schema_format
 from retinue.providers.wire_format import ReaderInputs, RequestTarget, WireFormat
 
 NAME = "openai-responses"
@@ -57,6 +58,9 @@ def _build_fields(target: RequestTarget, request: ModelRequest) -> dict[str, Any
             if effort
             else None,
             "tools": encode_tool_list(request.tools, _encode_tool),
+            "text": {"format": {"type": "json_schema", **openai_schema_format(request.output_schema)}}
+            if request.output_schema is not None
+            else None,
         }
     )
 

@@ -19,6 +19,7 @@ from retinue.providers.request_changes import (
     DROP,
     FOREIGN_CALLS,
     REPLAY,
+    SCHEMA,
     SIGNATURES,
     THINKING,
     WIRE,
@@ -79,6 +80,8 @@ class SentRequest(Struct, frozen=True, kw_only=True):
     changes: RequestChanges
     other_wires: Sequence[str] = ()
     """Other APIs that the server may have."""
+    schema: str = ""
+    """Fingerprint of the output schema, if it was sent in the API's own field."""
 
 
 ChangeBuilder = Callable[[Refusal, SentRequest], RequestChange | None]
@@ -257,6 +260,25 @@ def _stop_binding(_: Refusal, sent: SentRequest) -> RequestChange | None:
     return drop_field(BINDING) if sent.changes.treatment_of(BINDING) == "drop_block" else None
 
 
+def _send_schema_as_tool(refusal: Refusal, sent: SentRequest) -> RequestChange | None:
+    """Send the output schema as a tool: every schema, if the server does not know the field, else this one."""
+    if not sent.schema:
+        return None
+    is_general = _SCHEMA_UNSUPPORTED.search(refusal.text) and not _SCHEMA_INVALID.search(refusal.text)
+    return RequestChange(name=SCHEMA if is_general else f"{SCHEMA} {sent.schema}", treatment="as a tool")
+
+
+_SCHEMA_FIELD = r"response[_ ]?format|json[_ ]schema|json[_ ]mode|text\.format|output_config(?!\.effort)|output[_ ]format|structured[_ ]outputs?|response mime type|grammar"
+_UNSUPPORTED = (
+    r"not support|unsupported|not available|unavailable|unknown|unrecogni[sz]ed|extra inputs|not permitted|not allowed|"
+    r"unexpected|cannot be|can't be|not implemented"
+)
+_SCHEMA_UNSUPPORTED = re.compile(
+    rf"(?:{_SCHEMA_FIELD})[^{{}}]{{0,80}}(?:{_UNSUPPORTED})|(?:{_UNSUPPORTED})[^{{}}]{{0,80}}(?:{_SCHEMA_FIELD})"
+)
+_SCHEMA_INVALID = re.compile(r"invalid schema|invalid_json_schema|\.schema\b|additionalproperties|keyword")
+
+
 def _constant(change: RequestChange) -> ChangeBuilder:
     return lambda _refusal, _sent: change
 
@@ -271,6 +293,8 @@ def _row(pattern: str, build: ChangeBuilder | RequestChange, *wires: str) -> Ref
 
 
 RULES: Sequence[RefusalRule] = (
+    # The schema of the final answer, in the field of the API.
+    _row(_SCHEMA_FIELD, _send_schema_as_tool),
     # OpenAI: tools with reasoning only on the Responses API.
     _row(r"/v1/responses|responses api|use the responses", _leave_chat_completions, CHAT),
     _row(r"/v1/chat/completions|chat completions api", _use_other_wire, RESPONSES),

@@ -149,6 +149,18 @@ def parse_reply_data(message: Message) -> ReplyData | None:
     return ReplyData(origin=origin, blocks=tuple(_parse_blocks(message.provider_data[1:])))
 
 
+def without_call(data: Sequence[str], index: int) -> tuple[str, ...]:
+    """Return the stored texts of a reply without its call at an index."""
+    kept: list[str] = []
+    count = 0
+    for text in data:
+        is_call = text == CALL or any(block.kind == "call" for block in _parse_blocks([text]))
+        if not is_call or count != index:
+            kept.append(text)
+        count += is_call
+    return tuple(kept)
+
+
 def _parse_blocks(texts: Iterable[str]) -> Iterator[Block]:
     for text in texts:
         try:

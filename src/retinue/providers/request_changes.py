@@ -24,6 +24,8 @@ SIGNATURES = "thought signatures"
 """`placeholder`: calls of other servers have a placeholder instead of a signature."""
 REPLAY = "data of earlier replies"
 """`drop`: nothing is sent back beside texts and calls."""
+SCHEMA = "schema"
+"""`as a tool`: the output schema is sent as a tool; with the fingerprint of a schema, only that one is."""
 BINDING = "binding of thinking"
 """`drop_block`: the server is asked to drop thinking blocks that do not belong to the conversation any more."""
 

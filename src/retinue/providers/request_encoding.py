@@ -22,7 +22,7 @@ _HASH_BYTES = 12
 _CLOSING = b"]}"
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-HeadKey = tuple[Model, str, tuple[ToolSpec, ...]]
+HeadKey = tuple[Model, str, tuple[ToolSpec, ...], Mapping[str, Any] | None]
 
 
 class ExchangePosition(Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ def encode_request(request: ModelRequest, request_format: RequestFormat) -> Enco
 
     All exchanges but the last are kept encoded: only the last can still grow.
     """
-    head_key = (request.model, request.system, request.tools)
+    head_key = (request.model, request.system, request.tools, request.output_schema)
     prefix = cast("EncodedPrefix | None", request.provider_cache.get(_CACHE_KEY))
     if (
         prefix is None

@@ -11,6 +11,9 @@ from retinue.providers.request_changes import NO_CHANGES, RequestChanges
 from retinue.providers.request_encoding import RequestFormat
 from retinue.providers.stream_request import ReplyReader
 
+_SHARED_FIELDS = ("text", "output_config")
+"""Objects that hold the output schema beside what the user may add."""
+
 
 class RequestTarget(Struct, frozen=True, kw_only=True):
     """The server and model that requests are encoded for."""
@@ -28,7 +31,12 @@ class RequestTarget(Struct, frozen=True, kw_only=True):
     def finish_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a request with the user's own, and with what the server refused changed."""
         present = {name: value for name, value in fields.items() if value is not None}
-        return self.changes.apply({**present, **self.extra_fields})
+        shared = {
+            name: {**present[name], **self.extra_fields[name]}
+            for name in _SHARED_FIELDS
+            if isinstance(present.get(name), Mapping) and isinstance(self.extra_fields.get(name), Mapping)
+        }
+        return self.changes.apply({**present, **self.extra_fields, **shared})
 
 
 class WireReader(ReplyReader, Protocol):
