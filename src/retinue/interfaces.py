@@ -566,5 +566,7 @@ class RuntimeContext(RuntimeSettings, frozen=True, kw_only=True):
     """Select the model for an agent and the run's optional override."""
     operator_policy: Callable[[], OperatorPolicy]
     """Return the operator's current policy for every scope."""
+    find_output_error: Callable[[Mapping[str, Any], str], str]
+    """Return why a text is not JSON that matches a schema; empty if it is."""
     find_skills: Callable[[str, str], Sequence[Skill]] = lambda _agent, _at: ()
     """Map (agent, working folder) to the skills found there; the scope decides which the agent may use."""

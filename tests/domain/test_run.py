@@ -192,6 +192,7 @@ def test_the_json_of_a_run_has_its_fields_in_order():
         "reason": None,
         "approvals": [],
         "text": "",
+        "output": None,
         "error": None,
         "turns": 0,
         "tool_calls": 0,

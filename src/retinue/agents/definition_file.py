@@ -178,6 +178,10 @@ def build_agent(partial: Mapping[str, Any], name: str) -> Agent:
         agent_fields.get("driver"), agent_fields.get("driver_settings"), ("driver_settings",)
     )
     _check_fallbacks_possible(agent_fields)
+    if agent_fields.get("output_schema") is not None and agent_fields.get("exits"):
+        raise InvalidValue(
+            ("output_schema",), "cannot be combined with exits, which end a run without a final answer"
+        )
     agent_fields["workspace"] = _build_workspace_policy(_without_nulls(agent_fields.get("workspace", {})))
     return _restrict_watcher(Agent(**agent_fields))
 

@@ -1,7 +1,8 @@
 """The fields of an agent definition: every accepted key, its other spellings, and its validator."""
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import fields
@@ -13,6 +14,9 @@ from retinue.agents.validators import InvalidValue, KeyPath, Validator
 from retinue.domain.agent import AGENT_NAME, AgentType, Role, ToolExposure
 from retinue.domain.limits import Limits
 from retinue.domain.workspace import Isolation
+from retinue.storage.json_schema import find_schema_error
+
+_DECIMAL = re.compile(r"-?[0-9]{1,20}\.[0-9]{1,20}")
 
 PartialDefinition = dict[str, Any]
 """Fields that one source defines, nested as in a definition; None clears a value from a lower source."""
@@ -83,6 +87,31 @@ def _role_list(raw_value: Any, path: KeyPath) -> tuple[str, ...]:
     return tuple(dict.fromkeys(roles))
 
 
+OUTPUT_SCHEMA = "output_schema"
+_NUMBER_KEYWORDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+
+
+def output_schema(raw_value: Any, path: KeyPath) -> dict[str, Any]:
+    """Validate a JSON Schema."""
+    schema = _with_numbers(validators.json_map(raw_value, path))
+    if problem := find_schema_error(schema):
+        raise InvalidValue(path, problem, separator=" ")
+    return schema
+
+
+def _with_numbers(node: Any) -> Any:
+    """Return a schema in which the limits of numbers are numbers: YAML keeps `0.5` as text."""
+    if isinstance(node, list):
+        return [_with_numbers(each) for each in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    found: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", node).items():
+        is_number = key in _NUMBER_KEYWORDS and isinstance(value, str) and _DECIMAL.fullmatch(value)
+        found[key] = float(value) if is_number else _with_numbers(value)
+    return found
+
+
 _MAX_COUNT = 10_000_000
 
 _FIELD_VALIDATORS: dict[str, Validator] = {
@@ -109,6 +138,7 @@ _FIELD_VALIDATORS: dict[str, Validator] = {
     "shell_commands": _COMMANDS,
     "workspace": _WORKSPACE,
     "exits": validators.name_list,
+    OUTPUT_SCHEMA: output_schema,
     "interrupts": validators.bool_value,
     "limits": _LIMITS,
     "ceiling": ceiling_value,
@@ -171,7 +201,7 @@ KEY_ALIASES: dict[str, str] = {
     "capabilityAllowlist": "capability_allow", "capabilityDenylist": "capability_deny",
     "agentAllowlist": "agent_allow", "agentDenylist": "agent_deny",
     "uiVisible": "ui_visible", "apiExposed": "api_exposed",
-    "shellCommands": "shell_commands",
+    "shellCommands": "shell_commands", "outputSchema": "output_schema",
 }  # fmt: skip
 """Other spellings of native fields; a definition may set each field only once."""
 
@@ -263,7 +293,7 @@ def interpret_fields(
 
 
 def merge_definitions(base: Mapping[str, Any], override: Mapping[str, Any]) -> PartialDefinition:
-    """Merge definitions field by field, nested maps included; the override wins.
+    """Merge definitions field by field, nested maps included; the override wins. A schema is replaced as a whole.
 
     None is kept, so that it clears values of lower sources too.
     """
@@ -272,7 +302,7 @@ def merge_definitions(base: Mapping[str, Any], override: Mapping[str, Any]) -> P
         base_value = result.get(key)
         result[key] = (
             merge_definitions(base_value, raw_value)  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
-            if isinstance(base_value, dict) and isinstance(raw_value, dict)
+            if isinstance(base_value, dict) and isinstance(raw_value, dict) and key != OUTPUT_SCHEMA
             else raw_value
         )
     return result

@@ -1,8 +1,9 @@
 """The application: the API that the CLI, the server and library users call."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 from retinue.app.agents import AgentService
 from retinue.app.approvals import ApprovalService
@@ -84,6 +85,7 @@ class App:
         label: str = "",
         timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
         thinking: str | None = None,
+        output_schema: Mapping[str, Any] | None = None,
         key: str = "",
     ) -> Run:
         """Start a run and wait until it ends or needs a person.
@@ -100,6 +102,7 @@ class App:
             label: A name shown in lists.
             timeout: Seconds until the run's deadline.
             thinking: Thinking effort for the model.
+            output_schema: JSON Schema of the final answer, instead of the definition's. The answer is `run.output`.
             key: Idempotency key: the same request with the same key creates one run.
 
         Returns:
@@ -119,6 +122,7 @@ class App:
             label=label,
             timeout_s=timeout,
             thinking=thinking,
+            output_schema=output_schema,
             key=key,
         )
         return await self.runs.wait_until_idle(await self.runs.start(text, options))

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from retinue.app.composition import QuestionCallback
 from retinue.app.open_app import open as open_app
@@ -22,6 +23,7 @@ def run(  # noqa: PLR0913  (the options of `retinue run`)
     label: str = "",
     timeout: float | None = None,
     thinking: str | None = None,
+    output_schema: Mapping[str, Any] | None = None,
     home: str | os.PathLike[str] | None = None,
     tools: Sequence[Tool] = (),
     ask: QuestionCallback | None = None,
@@ -43,6 +45,7 @@ def run(  # noqa: PLR0913  (the options of `retinue run`)
         label: A name shown in lists.
         timeout: Seconds until the run's deadline.
         thinking: Thinking effort for the model.
+        output_schema: JSON Schema of the final answer, instead of the definition's. The answer is `run.output`.
         home: The home folder; takes precedence over `RETINUE_HOME`.
         tools: Tools of the calling program.
         ask: Asks a person a tool's question, with its options.
@@ -69,6 +72,7 @@ def run(  # noqa: PLR0913  (the options of `retinue run`)
                 label=label,
                 timeout=timeout,
                 thinking=thinking,
+                output_schema=output_schema,
             )
 
     if _is_loop_running():

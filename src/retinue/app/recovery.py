@@ -137,6 +137,7 @@ async def _continue_ended_run(run: Run, context: AppContext, model: str | None) 
         label=run.request.label,
         model=model or run.request.model,
         thinking=run.request.thinking,
+        output_schema=run.request.output_schema,
         deadline_seconds=run.request.deadline_seconds,
         role=run.request.role,
         trigger=COMMAND_TRIGGER,

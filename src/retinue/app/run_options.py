@@ -1,7 +1,8 @@
 """Options for starting a run."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -31,6 +32,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """Seconds until the run's deadline."""
     thinking: str | None = None
     """Thinking effort for the model."""
+    output_schema: Mapping[str, Any] | None = None
+    """JSON Schema of the final answer, instead of the definition's."""
     owner: str | None = None
     """Let another process work on the run."""
     key: str = ""

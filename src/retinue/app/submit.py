@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from retinue.app.composition import check_model
 from retinue.app.context import AppContext
@@ -16,7 +17,7 @@ from retinue.app.run_options import COMMAND_TRIGGER, RunOptions, SpawnOptions
 from retinue.app.workspace_folder import check_home_allowed, current_folder
 from retinue.domain.agent import Agent, Role, Thinking, WorkspacePolicy
 from retinue.domain.rules import subtree_pattern
-from retinue.domain.run import LIVE_STATUSES, Run, RunRequest
+from retinue.domain.run import LIVE_STATUSES, Run, RunRequest, WaitReason
 from retinue.domain.session import Session
 from retinue.domain.transcript import Message
 from retinue.domain.workspace import Isolation
@@ -29,6 +30,8 @@ from retinue.runtime.open_conversation import LOCK_RETRIES, LOCK_RETRY_SECONDS
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.session_scope import load_definition
 from retinue.runtime.spawn import create_session, spawn_child
+from retinue.runtime.structured_output import check_no_exit_tools
+from retinue.storage.json_schema import find_schema_error
 from retinue.tools.delegation.request_review import review_task
 from retinue.tools.git_diff import WorkspaceDiff, workspace_diff
 
@@ -43,6 +46,7 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
     """
     _check_timeout(options.timeout_s)
     _check_thinking(options.thinking)
+    _check_output_schema(options.output_schema)
     context.agents.ensure_general_agent()
     target = await _select_session(options.session, options.agent, context)
     if target is not None:
@@ -50,8 +54,11 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
     agent_definition = await _agent_definition(target, options, context)
     check_model(context.runtime.select_model(agent_definition, options.model), context.config)
     validate_exit_tools(agent_definition, context.runtime)
+    if options.output_schema is not None:
+        check_no_exit_tools(agent_definition.name, agent_definition.exits)
     live_runs = [] if target is None else await _live_runs(target, text, context)
     if target is not None and live_runs:
+        _check_keeps_schema(options.output_schema, live_runs)
         resumed = await resume_with_message(
             target, text, context, model=options.model, owner=options.owner, key=options.key
         )
@@ -81,6 +88,7 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
         label=options.label,
         model=options.model,
         thinking=options.thinking,
+        output_schema=options.output_schema,
         deadline_seconds=options.timeout_s,
         role=Role.PRIMARY,
         trigger=options.trigger,
@@ -149,6 +157,23 @@ def _check_timeout(timeout_s: float | None) -> None:
 def _check_thinking(thinking: str | None) -> None:
     if thinking is not None and thinking not in set(Thinking):
         raise UsageError(f"thinking must be one of {', '.join(Thinking)}, not {thinking!r}.")
+
+
+def _check_output_schema(schema: Mapping[str, Any] | None) -> None:
+    if schema is not None and (problem := find_schema_error(schema)):
+        raise UsageError(f"output_schema {problem}.")
+
+
+def _check_keeps_schema(schema: Mapping[str, Any] | None, live_runs: Sequence[Run]) -> None:
+    """Raise UsageError if the text would continue a waiting run that has another schema."""
+    if schema is None:
+        return
+    for run in live_runs:
+        if run.waiting_for is WaitReason.PERSON and run.request.output_schema != schema:
+            raise UsageError(
+                f"Run {run.id} of this session waits for your reply and has no such output schema. Leave the schema "
+                "out, or cancel the run."
+            )
 
 
 def is_review_agent(agent: Agent) -> bool:

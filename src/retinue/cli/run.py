@@ -2,6 +2,7 @@
 
 import math
 import sys
+from typing import Any
 
 import click
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from retinue.cli.options import Command
 from retinue.cli.ui.terminal import Terminal
 from retinue.domain.run import run_as_json
 from retinue.errors import UsageError
+from retinue.storage.json_schema import read_schema_file
 
 MAX_INPUT_BYTES = 10_000_000
 """Limit for a text on standard input; a longer one belongs in a file that the agent reads."""
@@ -38,6 +40,19 @@ THINKING_OPTION = click.option(
     "--thinking",
     type=click.Choice(["off", "low", "medium", "high"]),
     help="Thinking effort of the model.",
+)
+
+
+def read_schema_option(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
+    """Read the schema while the options are parsed, so that a wrong one is refused before anything is written."""
+    return None if value is None else read_schema_file(value)
+
+
+SCHEMA_OPTION = click.option(
+    "--schema",
+    metavar="FILE",
+    callback=read_schema_option,
+    help="JSON Schema of the final answer, which is then JSON that matches it.",
 )
 ISOLATION_OPTION = click.option(
     "--isolation",
@@ -72,6 +87,7 @@ WRITABLE_OPTION = click.option(
 @LABEL_OPTION
 @TIMEOUT_OPTION
 @THINKING_OPTION
+@SCHEMA_OPTION
 @FORGET_OPTION
 @click.option(
     "--background", is_flag=True, help="Let the daemon execute the run; start the daemon if necessary."
@@ -92,6 +108,7 @@ async def run(  # noqa: PLR0913  (one parameter per option of the command)
     label: str,
     timeout: float | None,  # noqa: ASYNC109  (the run's deadline, not this call's)
     thinking: str | None,
+    schema: dict[str, Any] | None,
     background: bool,
 ) -> int:
     """Give an agent one task, wait for it and its children, and stream the answer.
@@ -116,6 +133,7 @@ async def run(  # noqa: PLR0913  (one parameter per option of the command)
         label=label,
         timeout_s=timeout,
         thinking=thinking,
+        output_schema=schema,
     )
     if background:
         return await _submit_to_daemon(app, terminal, task, options)

@@ -107,6 +107,8 @@ class Agent(Struct, frozen=True, kw_only=True):
     shell_commands: ShellCommands | None = None
     workspace: WorkspacePolicy = WorkspacePolicy()
     exits: tuple[str, ...] | None = None
+    output_schema: Mapping[str, Any] | None = None
+    """JSON Schema of the agent's final answers."""
     interrupts: bool = False
     """Allow the agent, as a watcher, to end the turn that it watches."""
     limits: Mapping[str, float] = field(default_factory=dict[str, float])

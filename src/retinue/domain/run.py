@@ -1,5 +1,6 @@
 """A run: one task given to one session, from the request to the end, with its state machine."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -88,6 +89,8 @@ class Reason(StrEnum):
     RECOVERY_LIMIT = "recovery_limit"
     MODEL = "model"
     """The model's server gave no reply for longer than limits.model_wait_seconds."""
+    INVALID_OUTPUT = "invalid_output"
+    """The final answer did not match the output schema, although it was asked for again."""
 
 
 CANCEL_REASONS = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
@@ -159,6 +162,8 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_
     model: str | None = None
     """Model for this run only, as `provider:model`; overrides the definition."""
     thinking: str | None = None
+    output_schema: Mapping[str, Any] | None = None
+    """JSON Schema of the final answer, instead of the definition's."""
     deadline_seconds: float | None = None
     wait: bool = False
     """A tool call of the parent run stays open until this run has ended, and returns its result."""
@@ -293,6 +298,8 @@ class RunReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """No tool that it was offered changes anything: it was asked to read and think."""
     fallback_models: tuple[str, ...] = ()
     """The fallbacks that answered instead of the run's model, as `provider:model`."""
+    has_output: bool = False
+    """The text is JSON that matches the output schema."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -463,6 +470,16 @@ class Run(Struct, frozen=True, kw_only=True):
         return is_idle and not self.report.can_only_think
 
     @property
+    def output(self) -> Any:
+        """Return the value of a final answer that matches its schema; None if there is none."""
+        if self.status is not Status.DONE or not self.report.has_output:
+            return None
+        try:
+            return json.loads(self.text)
+        except (ValueError, RecursionError):  # its text was pruned, or edited in the transcript
+            return None
+
+    @property
     def duration_ms(self) -> int | None:
         if self.started_at is None or self.ended_at is None:
             return None
@@ -493,6 +510,7 @@ def run_as_json(run: Run) -> dict[str, Any]:
         "reason": None if run.reason is None else str(run.reason),
         "approvals": [],
         "text": run.text,
+        "output": run.output,
         "error": run.error or None,
         "turns": run.turns,
         "tool_calls": run.tool_calls,

@@ -23,7 +23,7 @@ from retinue.domain.session import CreatedRun, Session
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext
-from retinue.runtime import cli_agents, side_effects
+from retinue.runtime import cli_agents, side_effects, structured_output
 from retinue.runtime.approvals import PERSON, run_request_key
 from retinue.runtime.child_report import missing_summary, with_result_files
 from retinue.runtime.disk_full import DiskFullRetry
@@ -337,6 +337,7 @@ class AgentLoop:
             self.turn_timer.idle_timeout_s = own_limits.get("idle_seconds", limits.idle_seconds)
         self.max_turns = own_limits.get("max_turns", limits.max_turns) or None
         await self.deadline.apply_definition_deadline(own_limits.get("deadline_seconds"))
+        plan = structured_output.with_output_section(plan)
         plan = with_exit_tools(plan, self.context) if plan.agent.exits else plan
         return keep_prefix(plan, self.run, conversation.provider_cache)
 
@@ -504,6 +505,8 @@ class AgentLoop:
             return RunOutcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
         if message.tool_call_count or message.stop_reason == STOP_CANCELLED:
             return None
+        if plan.output_schema is not None:
+            return await structured_output.check_final_answer(message, conversation, plan, self.attempt)
         cut_text = cut_text_before(message, conversation.entries)
         if cut_text is not None:
             self.attempt.run = replace(self.run, text=cut_text + message.text)

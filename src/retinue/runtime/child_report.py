@@ -78,6 +78,11 @@ def is_insufficient_report(text: str) -> bool:
     return len(text) < MIN_REPORT_CHARS or INTERRUPTED_MARK in text
 
 
+def has_sufficient_result(run: Run) -> bool:
+    """Return True if the final reply is a report, or an answer that matches its schema."""
+    return run.report.has_output or not is_insufficient_report(run.text.strip())
+
+
 async def load_replies(run: Run, context: RuntimeContext) -> list[Message]:
     """Return the run's replies from its transcript; empty if that is gone."""
     return [
@@ -108,14 +113,9 @@ async def load_result(run: Run, context: RuntimeContext) -> str:
 
     The ledger no longer has the text of a pruned run, so its result is all replies in its transcript.
     """
-    text = run.text.strip()
     is_done = run.status is Status.DONE
-    if (
-        is_done
-        and not run.is_pruned
-        and run.request.entry_point != ALL_REPLIES_TOOL
-        and not is_insufficient_report(text)
-    ):
+    is_last_reply = run.report.has_output or run.request.entry_point != ALL_REPLIES_TOOL
+    if is_done and not run.is_pruned and is_last_reply and has_sufficient_result(run):
         return run.text
     whole = "\n\n".join(await load_reply_texts(run, context)) or run.text
     return whole if is_done else f"[{run.status}: {failure_summary(run)}]\n\n{whole}".rstrip()

@@ -110,7 +110,7 @@ class ExitToolFlow:
             )
         if message.tool_call_count or message.stop_reason == STOP_CANCELLED:
             return None
-        if await self._attempt.context.ledger.read(lambda tx: _has_pending_work(run, tx)):
+        if await self._attempt.context.ledger.read(lambda tx: has_pending_work(run, tx)):
             return WAIT_FOR_CHILDREN
         if (
             nudge_count := exit_tools.count_nudges(run.id, self._all_entries(conversation))
@@ -201,7 +201,7 @@ async def _leave_question_open(_question: str, _options: Sequence[str]) -> str:
     return QUESTION_LEFT_OPEN
 
 
-def _has_pending_work(run: Run, tx: Transaction) -> bool:
+def has_pending_work(run: Run, tx: Transaction) -> bool:
     """Return True if the run has live children or undelivered announcements."""
     return tx.has_live_children(run.id) or bool(undelivered_announcements(run, tx, limit=1))
 

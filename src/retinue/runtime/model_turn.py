@@ -75,6 +75,7 @@ class ModelTurn:
             agent_name=self._attempt.run.agent,
             system=with_omission_notice(plan.system) if conversation.is_truncated else plan.system,
             tools=plan.tools,
+            output_schema=plan.output_schema,
             entries=conversation.entries,
             provider_cache=conversation.provider_cache,
             session_id=conversation.session.id,
@@ -302,7 +303,7 @@ class ModelTurn:
             return
         with suppress(RetinueError, TimeoutError):
             async with asyncio.timeout(SUMMARY_SECONDS):
-                reply = await self._send_request(conversation, plan)
+                reply = await self._send_request(conversation, replace(plan, output_schema=None))
             await self.save_reply(replace(reply, tool_calls=()), conversation)
         await self.save_partial_reply(conversation)
 

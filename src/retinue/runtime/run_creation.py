@@ -92,6 +92,7 @@ def create_wake_run(
         wait_until=None,
         keep_session=True,
         deadline_seconds=None,
+        output_schema=None if is_callback else requesting_run.request.output_schema,
         is_independent=is_callback or requesting_run.request.is_independent,
         is_callback=is_callback or requesting_run.request.is_callback,
     )

@@ -1,6 +1,6 @@
 """The plan of a run: definition, scope, tools, prompt and model, fixed when the run starts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -51,6 +51,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...]
     system: str
     model: Model
+    output_schema: Mapping[str, Any] | None = None
+    """JSON Schema of the final answer."""
     can_only_think: bool = False
     """None of its tools changes anything or delegates work."""
 
@@ -70,6 +72,7 @@ class _PlanInputs(Struct, frozen=True, kw_only=True):
 
     agent: Agent
     model: Model
+    output_schema: Mapping[str, Any] | None
     scope_inputs: ScopeInputs
     operator_policy: OperatorPolicy
     skills: Sequence[Skill]
@@ -94,6 +97,7 @@ async def build_run_plan(
     inputs = _PlanInputs(
         agent=agent,
         model=model if run.request.thinking is None else model.with_thinking(run.request.thinking),
+        output_schema=agent.output_schema if run.request.output_schema is None else run.request.output_schema,
         scope_inputs=scope_inputs(session, context, run=run),
         operator_policy=context.operator_policy(),
         skills=_available_skills(agent, session, context),
@@ -152,6 +156,7 @@ async def _compile_plan(
         tools=tools,
         system=system,
         model=inputs.model,
+        output_schema=inputs.output_schema,
         can_only_think=inputs.model.provider not in CLI_AGENTS
         and not any(_does_work(tool, scope) for tool in visible),
     )

@@ -39,12 +39,14 @@ async def load_definition(session: Session, context: RuntimeContext) -> Agent:
     """Return the definition that applies to a session.
 
     A child uses the preset.md in its own folder. A top-level session uses the live definition until a person
-    edits its preset.md: from then on it uses that file. A worker has no exit tools: its last reply is its result.
+    edits its preset.md: from then on it uses that file. A worker has neither exit tools nor an output schema: its last
+    reply is its result, for a task that only its requester knows.
     """
     preset, current_hash = await context.store.read_preset(session)
     if session.is_top_level and current_hash == session.preset_hash:
         return context.agents.get(session.agent, session.workspace.intended_folder).agent
-    return replace(preset, exits=None) if preset.exits and session.attributes.get(LEAF_ATTRIBUTE) else preset
+    is_worker = session.attributes.get(LEAF_ATTRIBUTE) and (preset.exits or preset.output_schema is not None)
+    return replace(preset, exits=None, output_schema=None) if is_worker else preset
 
 
 async def run_scope(agent: Agent, run: Run, session: Session, context: RuntimeContext) -> Scope:

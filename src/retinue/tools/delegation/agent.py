@@ -29,6 +29,7 @@ from retinue.runtime.child_permissions import ChildSpec
 from retinue.runtime.child_report import (
     INTERRUPTED_MARK,
     bounded_child_text,
+    has_sufficient_result,
     is_insufficient_report,
     load_replies,
     load_reply_texts,
@@ -252,7 +253,7 @@ async def _load_replies(run: Run, context: RuntimeContext) -> list[Message]:
 
     After a crash the session of a child that is not kept may be gone.
     """
-    if run.status is Status.DONE and not is_insufficient_report(run.text.strip()):
+    if run.status is Status.DONE and has_sufficient_result(run):
         return []
     return await load_replies(run, context)
 
@@ -268,7 +269,7 @@ def _choose_report(run: Run, texts: Sequence[str], *, is_silent: bool) -> str:
     text at all.
     """
     text = "" if is_silent else run.text.strip()
-    if not is_insufficient_report(text):
+    if run.report.has_output or not is_insufficient_report(text):
         return text
     earlier = [each for each in texts if INTERRUPTED_MARK not in each]
     if earlier and earlier != [text]:
