@@ -566,6 +566,8 @@ class RuntimeContext(RuntimeSettings, frozen=True, kw_only=True):
     """Select the model for an agent and the run's optional override."""
     operator_policy: Callable[[], OperatorPolicy]
     """Return the operator's current policy for every scope."""
+    find_schema_error: Callable[[Any], str]
+    """Return why a value is no JSON Schema; empty if it is one."""
     find_output_error: Callable[[Mapping[str, Any], str], str]
     """Return why a text is not JSON that matches a schema; empty if it is."""
     find_skills: Callable[[str, str], Sequence[Skill]] = lambda _agent, _at: ()

@@ -44,7 +44,7 @@ from retinue.runtime.run_creation import create_run
 from retinue.runtime.spawn import create_session
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sessions.store import FileStore
-from retinue.storage.json_schema import find_output_error
+from retinue.storage.json_schema import find_output_error, find_schema_error
 from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.scripted_provider import FakeProvider, ScriptedStep
 from retinue.testing.shells import FakeShell, no_sandbox_level, refusing_shell_for
@@ -369,6 +369,7 @@ class RuntimeFixture:
             select_model=lambda agent, override: select_model(agent, override, "scripted:played"),
             limits=Limits(),
             operator_policy=OperatorPolicy,
+            find_schema_error=find_schema_error,
             find_output_error=find_output_error,
             subagent_settings=SubagentSettings(),
             redact=Redactor(secrets),

@@ -43,7 +43,7 @@ from retinue.runtime import run_control, run_end
 from retinue.runtime.crash_suspects import resume_orphaned_runs
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sessions.store import FileStore
-from retinue.storage.json_schema import find_output_error
+from retinue.storage.json_schema import find_output_error, find_schema_error
 from retinue.testing.shells import no_sandbox_level, refusing_shell_for
 from retinue.tools.registry import built_in_tools
 from retinue.worker.worker import LocalWorker
@@ -222,6 +222,7 @@ class Process:
             select_model=lambda agent, override: select_model(agent, override, "scripted:random"),
             limits=limits,
             operator_policy=OperatorPolicy,
+            find_schema_error=find_schema_error,
             find_output_error=find_output_error,
             subagent_settings=SubagentSettings(),
             redact=redact,

@@ -174,7 +174,7 @@ async def test_a_definition_has_a_schema_which_an_option_replaces(machine: UserM
 @pytest.mark.parametrize(
     ("front", "message"),
     [
-        ("output_schema: {type: objekt}\n", "output_schema is not a valid JSON Schema: type:"),
+        ("output_schema: {type: objekt}\n", "lister: output_schema is not a valid JSON Schema: type:"),
         ("output_schema: schema.json\n", "output_schema: must be a map, but is text"),
         ("output_schema: {type: object}\nexits: [approve]\n", "output_schema: cannot be combined with exits"),
     ],
@@ -186,6 +186,8 @@ async def test_a_definition_with_a_wrong_schema_is_named(machine: UserMachine, f
     )
     assert (ran.code, machine.sessions.exists() and any(machine.sessions.iterdir())) == (2, False)
     assert message in ran.err
+    checked = await machine("agents", "check", str(machine.agents / "lister.md"))
+    assert message.removeprefix("lister: ") in checked.out + checked.err
 
 
 async def test_a_schema_cannot_be_used_with_exit_tools(machine: UserMachine):

@@ -44,7 +44,7 @@ from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.git.configured_paths import configured_git_paths
 from retinue.sandbox.git.worktrees import Worktrees
 from retinue.sandbox.private_tmp import list_tmp_files
-from retinue.storage.json_schema import find_output_error
+from retinue.storage.json_schema import find_output_error, find_schema_error
 from retinue.worker.clock import system_clock
 from retinue.worker.process_lock import NoProcessLock, ProcessLock, remove_dead_owners
 from retinue.worker.worker import LocalWorker
@@ -156,6 +156,7 @@ def build_context(
         select_model=model_selector(config, redact),
         limits=config.limits,
         operator_policy=live_config,
+        find_schema_error=find_schema_error,
         find_output_error=find_output_error,
         subagent_settings=config.subagents,
         is_persistent=config.is_persistent,

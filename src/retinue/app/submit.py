@@ -30,8 +30,7 @@ from retinue.runtime.open_conversation import LOCK_RETRIES, LOCK_RETRY_SECONDS
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.session_scope import load_definition
 from retinue.runtime.spawn import create_session, spawn_child
-from retinue.runtime.structured_output import check_no_exit_tools
-from retinue.storage.json_schema import find_schema_error
+from retinue.runtime.structured_output import check_output_schema
 from retinue.tools.delegation.request_review import review_task
 from retinue.tools.git_diff import WorkspaceDiff, workspace_diff
 
@@ -46,7 +45,6 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
     """
     _check_timeout(options.timeout_s)
     _check_thinking(options.thinking)
-    _check_output_schema(options.output_schema)
     context.agents.ensure_general_agent()
     target = await _select_session(options.session, options.agent, context)
     if target is not None:
@@ -54,8 +52,7 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
     agent_definition = await _agent_definition(target, options, context)
     check_model(context.runtime.select_model(agent_definition, options.model), context.config)
     validate_exit_tools(agent_definition, context.runtime)
-    if options.output_schema is not None:
-        check_no_exit_tools(agent_definition.name, agent_definition.exits)
+    check_output_schema(options.output_schema, agent_definition, context.runtime)
     live_runs = [] if target is None else await _live_runs(target, text, context)
     if target is not None and live_runs:
         _check_keeps_schema(options.output_schema, live_runs)
@@ -107,6 +104,7 @@ async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Ru
     if not text.strip():
         raise UsageError("The task is missing. Give the child's task as TEXT.")
     check_model(context.runtime.select_model(agent_definition, options.model), context.config)
+    check_output_schema(None, agent_definition, context.runtime)
     isolation, allowed_paths = options.isolation, options.allowed_paths
     if options.workspace is not None:
         isolation = isolation or Isolation.CUSTOM
@@ -157,11 +155,6 @@ def _check_timeout(timeout_s: float | None) -> None:
 def _check_thinking(thinking: str | None) -> None:
     if thinking is not None and thinking not in set(Thinking):
         raise UsageError(f"thinking must be one of {', '.join(Thinking)}, not {thinking!r}.")
-
-
-def _check_output_schema(schema: Mapping[str, Any] | None) -> None:
-    if schema is not None and (problem := find_schema_error(schema)):
-        raise UsageError(f"output_schema {problem}.")
 
 
 def _check_keeps_schema(schema: Mapping[str, Any] | None, live_runs: Sequence[Run]) -> None:

@@ -337,7 +337,7 @@ class AgentLoop:
             self.turn_timer.idle_timeout_s = own_limits.get("idle_seconds", limits.idle_seconds)
         self.max_turns = own_limits.get("max_turns", limits.max_turns) or None
         await self.deadline.apply_definition_deadline(own_limits.get("deadline_seconds"))
-        plan = structured_output.with_output_section(plan)
+        plan = structured_output.with_output_section(plan, self.context)
         plan = with_exit_tools(plan, self.context) if plan.agent.exits else plan
         return keep_prefix(plan, self.run, conversation.provider_cache)
 

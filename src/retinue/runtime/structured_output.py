@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from retinue.domain.agent import Agent
 from retinue.domain.continuation import CUT_STOP_REASON
 from retinue.domain.providers import MODEL_APIS, PROVIDERS
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Entry, Message, Notice
 from retinue.errors import UsageError
-from retinue.interfaces import Conversation
+from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime.exit_tools import WAIT_FOR_CHILDREN, has_pending_work
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_outcome import RunOutcome
@@ -32,26 +33,38 @@ FAILED_ERROR = "the final answer does not match the output schema: {error}"
 _FENCED = re.compile(r"\s*```[a-zA-Z]*[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
-def with_output_section(plan: RunPlan) -> RunPlan:
+def with_output_section(plan: RunPlan, context: RuntimeContext) -> RunPlan:
     """Return the plan with its schema in the system prompt, if its provider has no other place for one.
 
     Raises:
-        UsageError: The run has a schema, and would have to end by an exit tool.
+        UsageError: The schema is none, or the run would have to end by an exit tool.
     """
-    if plan.output_schema is not None:
-        check_no_exit_tools(plan.agent.name, plan.agent.exits)
     schema, provider = plan.output_schema, plan.model.provider
-    if schema is None or provider not in PROVIDERS or provider in MODEL_APIS:
+    if schema is None:
+        return plan
+    check_output_schema(schema, plan.agent, context)
+    if provider not in PROVIDERS or provider in MODEL_APIS:
         return plan
     section = OUTPUT_SECTION.format(schema=_schema_text(schema))
     return replace(plan, system=f"{plan.system}\n\n{section}".strip())
 
 
-def check_no_exit_tools(agent: str, exits: Sequence[str] | None) -> None:
-    if exits:
+def check_output_schema(schema: Mapping[str, Any] | None, agent: Agent, context: RuntimeContext) -> None:
+    """Check the schema of a run, which is the agent's own unless the run has another one.
+
+    Raises:
+        UsageError: It is no schema, or the agent ends its runs by exit tools.
+    """
+    schema = agent.output_schema if schema is None else schema
+    if schema is None:
+        return
+    if problem := context.find_schema_error(schema):
+        owner = f"{agent.name}: " if schema is agent.output_schema else ""
+        raise UsageError(f"{owner}output_schema {problem}.")
+    if agent.exits:
         raise UsageError(
-            f"{agent} ends its runs with exit tools ({', '.join(exits)}), so it gives no final answer. An output "
-            "schema is for agents without `exits`."
+            f"{agent.name} ends its runs with exit tools ({', '.join(agent.exits)}), so it gives no final answer. An "
+            "output schema is for agents without `exits`."
         )
 
 

@@ -16,6 +16,7 @@ from retinue.agents.fields import (
     FIELD_NAMES,
     KEY_ALIASES,
     KNOWN_KEYS,
+    OUTPUT_SCHEMA,
     FieldResult,
     PartialDefinition,
     interpret_fields,
@@ -26,6 +27,7 @@ from retinue.agents.sources import built_in_texts, load_problem, with_prompt_fro
 from retinue.agents.validators import InvalidValue
 from retinue.domain.agent import Agent
 from retinue.errors import BadDefinition
+from retinue.storage.json_schema import find_schema_error
 
 MAX_VALUE_CHARS = 120
 PROVIDER_SETTINGS_PROBLEM = (
@@ -193,7 +195,11 @@ def _check_definition(definition: scanner.FoundDefinition) -> tuple[DefinitionCh
         return checked, None
     normalized = names.normalize_keys(definition.keys, definition.repaired_keys, definition.path.stem)
     partial, results = interpret_fields(normalized.keys)
-    problems = [*_find_problems(results, normalized), *nested_maps.suspicious_keys(definition.keys)]
+    problems = [
+        *_find_problems(results, normalized),
+        *_schema_problems(partial),
+        *nested_maps.suspicious_keys(definition.keys),
+    ]
     load_problem = _native_load_problem(definition)
     has_server_settings = bool(_SERVER_KEYS & (partial.get("driver_settings") or {}).keys())
     if has_server_settings and load_problem:
@@ -233,6 +239,12 @@ def _find_problems(results: list[FieldResult], normalized: names.NormalizedKeys)
             yield _with_source_location(str(each.error), each.key, normalized)
         elif _is_misspelled_limit(each):
             yield f"{each.key}: is not a known field{_known_key_hint(each.key)}"
+
+
+def _schema_problems(partial: PartialDefinition) -> Iterator[str]:
+    schema = partial.get(OUTPUT_SCHEMA)
+    if schema is not None and (problem := find_schema_error(schema)):
+        yield f"{OUTPUT_SCHEMA} {problem}"
 
 
 def _with_source_location(problem: str, key: str, normalized: names.NormalizedKeys) -> str:
