@@ -267,8 +267,9 @@ async def test_fields_of_the_user_do_not_replace_the_schema():
     assert request.body["text"]["verbosity"] == "low"
 
 
+@pytest.mark.parametrize("schema", [NUMBER, {"type": "object"}], ids=["closed", "open"])
 @pytest.mark.parametrize("vendor", sorted(STRICT_VENDORS))
-async def test_every_strict_vendor_answers_with_a_schema(vendor: str):
+async def test_every_strict_vendor_answers_with_a_schema(vendor: str, schema: dict[str, Any]):
     issued = IssuedData([])
 
     def choose(request: CapturedRequest) -> FakeResponse:
@@ -283,10 +284,10 @@ async def test_every_strict_vendor_answers_with_a_schema(vendor: str):
         client = Client("openai", server)
         client.provider = HttpProvider(wires, access, learned=client.learned)
         for _ in range(2):
-            reply = await client.ask(thinking="high", temperature=0.3)
+            reply = await client.ask(schema, thinking="high", temperature=0.3)
             assert json.loads(reply.text) == {"number": 4}
         refusals = len(issued.refusals)
-        await client.ask(thinking="high", temperature=0.3)
+        await client.ask(schema, thinking="high", temperature=0.3)
         await client.provider.close()
     assert len(issued.refusals) == refusals
 

@@ -11,6 +11,7 @@ import retinue
 from retinue.errors import UsageError
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_call_reply
+from retinue.testing.strict_servers import STRICT_VENDORS, strict_script
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -71,6 +72,39 @@ async def test_an_answer_by_the_tool_is_the_text_of_the_reply_and_is_remembered(
     shown = Path(first.json["path"]).read_text()
     assert "tool=final_answer" not in shown
     assert json.loads(first.json["text"]) == ANSWER
+
+
+@pytest.mark.parametrize("vendor", sorted(STRICT_VENDORS))
+async def test_a_conversation_with_answers_continues_with_each_vendor(machine: UserMachine, vendor: str):
+    """With tools, after an edit, in new processes, with and without a schema."""
+
+    def choose(request: CapturedRequest) -> FakeResponse:
+        text = json.dumps(request.messages[-1])
+        if "Look." in text or "Again." in text:
+            return tool_call_reply(("ls", {}), text="I look.")
+        return (
+            tool_call_reply(("final_answer", ANSWER))
+            if "final_answer" in machine.tool_names(request)
+            else VALID
+        )
+
+    kind, schema = STRICT_VENDORS[vendor].wire, write_schema(machine)
+    async with FakeModelServer(strict_script(vendor, choose)) as server:
+        machine.env |= {
+            f"{kind.upper()}_BASE_URL": server.url,
+            f"{kind.upper()}_API_KEY": "sk-test-0123456789",
+        }
+        machine.env["RETINUE_MODEL"] = f"{kind}:a-model"
+        machine.write_agent("careful", "temperature: 0.3\nthinking: high\ntools: [ls]\n")
+        first = await machine("run", "--json", "--agent", "careful", "--schema", schema, "Look.")
+        assert (first.code, first.json["output"]) == (0, ANSWER), first.err
+        path = Path(first.json["path"])
+        path.write_text(path.read_text().replace("I look.", "I look well."))
+        session = ("--session", first.json["slug"])
+        second = await machine("run", "--json", *session, "--schema", schema, "Again.")
+        assert (second.code, second.json["output"]) == (0, ANSWER), second.err
+        third = await machine("run", "--json", *session, "Again.")
+        assert (third.code, third.json["output"]) == (0, None), third.err
 
 
 async def test_an_invalid_answer_is_sent_back_with_the_error_and_the_schema(machine: UserMachine):

@@ -422,8 +422,51 @@ def _value_of(body: Mapping[str, Any], name: str) -> Any:
     return value
 
 
+# schemas of the final answer
+
+
+def _check_schema_format(request: CapturedRequest, _: IssuedData) -> FakeResponse | None:
+    """Check a schema as OpenAI does: it has a name, and a strict one is closed."""
+    for name in ("text.format", "response_format.json_schema"):
+        described = _value_of(request.body, name)
+        if described is None:
+            continue
+        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", str(described.get("name") or "")):
+            return _invalid(f"Missing required parameter: '{name}.name'.", f"{name}.name")
+        if described.get("strict") and not _is_closed(described["schema"]):
+            message = "Invalid schema for response_format 'answer': In context=(), 'additionalProperties' is required to be supplied and to be false."
+            return _invalid(message, name, code="invalid_json_schema")
+    return None
+
+
+def _refuse_response_schema(request: CapturedRequest, _: IssuedData) -> FakeResponse | None:
+    if _value_of(request.body, "response_format.type") != "json_schema":
+        return None
+    return _invalid("This response_format type is unavailable now", None)
+
+
+def _require_closed_schema(request: CapturedRequest, _: IssuedData) -> FakeResponse | None:
+    schema = _value_of(request.body, "output_config.format.schema")
+    if schema is None or _is_closed(schema):
+        return None
+    message = "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
+    return _invalid(message, None)
+
+
+def _is_closed(node: Any) -> bool:
+    """Return True if every object of a schema allows only its own properties."""
+    if isinstance(node, list):
+        return all(map(_is_closed, cast("list[Any]", node)))
+    if not isinstance(node, Mapping):
+        return True
+    fields = cast("Mapping[str, Any]", node)
+    is_open = fields.get("type") == "object" and fields.get("additionalProperties") is not False
+    return not is_open and all(map(_is_closed, fields.values()))
+
+
 _NEW_CLAUDE = (
     _check_messages,
+    _require_closed_schema,
     _refuse_thinking_budget,
     refuse_field("temperature", "`temperature` is deprecated for this model."),
     refuse_field("top_p", "`top_p` is deprecated for this model."),
@@ -434,7 +477,7 @@ STRICT_VENDORS: Mapping[str, StrictVendor] = {
         wire="openai",
         rules=(
             _refuse_tools_with_reasoning, _refuse_temperature, _check_chat_calls, _check_response_items,
-            _require_reasoning_items,
+            _require_reasoning_items, _check_schema_format,
         ),
         decorate=_add_encrypted_reasoning,
     ),
@@ -459,7 +502,9 @@ STRICT_VENDORS: Mapping[str, StrictVendor] = {
     ),
     "deepseek-v4": StrictVendor(
         wire="openai",
-        rules=(_route_missing("/responses"), _check_chat_calls, _require_reasoning_content),
+        rules=(
+            _route_missing("/responses"), _check_chat_calls, _require_reasoning_content, _refuse_response_schema,
+        ),
         decorate=_add_reasoning_content,
     ),
     "gemini-3": StrictVendor(
