@@ -12,8 +12,8 @@ from cli_fixture import CliFixture, WaitUntil
 from commands import require_pipe
 
 RUN_KEYS = [
-    "run_id", "session_id", "slug", "key", "agent", "status", "waiting_for", "reason", "approvals", "text", "error",
-    "turns", "tool_calls", "usage", "started_at", "ended_at", "duration_ms", "path", "children", "sandbox",
+    "run_id", "session_id", "slug", "key", "agent", "status", "waiting_for", "reason", "approvals", "text", "output",
+    "error", "turns", "tool_calls", "usage", "started_at", "ended_at", "duration_ms", "path", "children", "sandbox",
 ]  # fmt: skip
 WORK_TOOL = '''
 import os, time

@@ -64,6 +64,9 @@ class RunRow(ResponseModel):
     reason: str | None
     approvals: Annotated[list[str], Meta(description="Ids of pending approvals.")]
     text: Annotated[str, Meta(description="The result: the last message.")]
+    output: Annotated[
+        Any, Meta(description="The answer that matches the run's output schema; null if there is none.")
+    ]
     error: str | None
     turns: int
     tool_calls: int
@@ -149,6 +152,7 @@ RUN_ROW_EXAMPLE: dict[str, Any] = {
     "reason": None,
     "approvals": [],
     "text": "It is src/timetable.py.",
+    "output": None,
     "error": None,
     "turns": 1,
     "tool_calls": 0,
