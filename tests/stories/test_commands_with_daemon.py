@@ -110,6 +110,7 @@ async def test_a_run_has_the_same_output_and_json_with_and_without_a_daemon(
         "reason": None,
         "approvals": [],
         "text": "Nothing there.",
+        "output": None,
         "error": None,
         "turns": 2,
         "tool_calls": 1,
