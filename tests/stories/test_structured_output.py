@@ -130,8 +130,27 @@ async def test_a_run_whose_answer_stays_invalid_fails_after_three_corrections(ma
     assert (ran.code, ran.json["status"], ran.json["reason"]) == (1, "failed", "invalid_output")
     assert "does not match the output schema: the answer is not one JSON value" in ran.json["error"]
     assert (ran.json["output"], ran.json["text"], len(server.requests)) == (None, "No 3.", 8)
-    assert plain.code == 1
+    assert (plain.code, plain.out) == (1, "")
     assert "failed (invalid_output)" in plain.err
+
+
+@pytest.mark.parametrize("front", ["", FRONT], ids=["option", "definition"])
+@pytest.mark.parametrize("is_refused", [False, True], ids=["native", "tool"])
+async def test_standard_output_is_only_the_answer(machine: UserMachine, front: str, is_refused: bool):
+    def choose(request: CapturedRequest) -> FakeResponse:
+        if is_refused and "response_format" in request.body:
+            return http_error(400, "json_schema is not supported with this model")
+        if request.reply_count == 0:
+            return tool_call_reply(("ls", {}), text="I look.")
+        if request.reply_count == 1:
+            return text_reply("There is nothing.")
+        return tool_call_reply(("final_answer", ANSWER), text="Here it is.") if is_refused else VALID
+
+    machine.write_agent("lister", front)
+    option = () if front else ("--schema", write_schema(machine))
+    async with machine.serve_models(choose):
+        ran = await machine("run", "--agent", "lister", *option, "Which words?")
+    assert (ran.code, json.loads(ran.out)) == (0, ANSWER)
 
 
 async def test_an_answer_that_was_cut_off_or_empty_is_not_an_answer(machine: UserMachine):

@@ -85,7 +85,9 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
         label=options.label,
         model=options.model,
         thinking=options.thinking,
-        output_schema=options.output_schema,
+        output_schema=agent_definition.output_schema
+        if options.output_schema is None
+        else options.output_schema,
         deadline_seconds=options.timeout_s,
         role=Role.PRIMARY,
         trigger=options.trigger,
@@ -131,6 +133,7 @@ async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Ru
         announce_to=parent.id if options.trigger == COMMAND_TRIGGER else "",
         label=options.label or options.description,
         model=options.model,
+        output_schema=agent_definition.output_schema,
         deadline_seconds=options.timeout_s,
     )
     child = ChildSpec(

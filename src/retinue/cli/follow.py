@@ -190,6 +190,8 @@ class RunEventPrinter:
         """True while several runs are followed at once: their text is then not streamed."""
         self.early_events: list[Event] = []
         self.turn_text: list[str] = []
+        self.runs_with_schema: frozenset[str] = frozenset()
+        """Runs of which only the valid answer is printed, so that standard output is JSON."""
         self.local_runs: set[str] = set()
         """Runs whose text arrives as events, because this process or its daemon runs them."""
         self.printed_calls: set[str] = set()
@@ -205,6 +207,7 @@ class RunEventPrinter:
         """Follow these runs, and print the events that arrived before their ids were known."""
         self.run_ids |= {run.id for run in runs}
         self.session_ids |= {run.session_id for run in runs}
+        self.runs_with_schema |= {run.id for run in runs if run.request.output_schema is not None}
         self.progress.add_runs(runs, tree_runs)
         events, self.early_events = self.early_events, []
         for event in events:
@@ -251,6 +254,8 @@ class RunEventPrinter:
     def _print_final_text(self, runs: Sequence[Run]) -> None:
         self._flush_turn_text()
         for run in runs:
+            if run.id in self.runs_with_schema and not (run.status is Status.DONE and run.report.has_output):
+                continue
             if run.text and (self.has_several_runs or run.exit_tool or not self.has_printed_text):
                 self._print_text(run.text)
                 self._end_line()
@@ -258,7 +263,7 @@ class RunEventPrinter:
 
     def on_text_delta(self, event: Event) -> None:
         self.runs_in_outage.discard(event.run)
-        if event.run not in self.run_ids or self.has_several_runs:
+        if event.run not in self.run_ids - self.runs_with_schema or self.has_several_runs:
             return
         if self.terminal.streams_text:
             self._print_text(event.data["text"])

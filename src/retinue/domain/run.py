@@ -163,7 +163,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_
     """Model for this run only, as `provider:model`; overrides the definition."""
     thinking: str | None = None
     output_schema: Mapping[str, Any] | None = None
-    """JSON Schema of the final answer, instead of the definition's."""
+    """JSON Schema of the final answer; None: the definition's, if it has one."""
     deadline_seconds: float | None = None
     wait: bool = False
     """A tool call of the parent run stays open until this run has ended, and returns its result."""

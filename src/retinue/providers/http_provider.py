@@ -116,7 +116,12 @@ class HttpProvider:
         reader = wire.reader(ReaderInputs(on_delta=on_delta, key=key, origin=origin))
         headers = {**self._key_headers(wire, key, request, changes), **self._access.headers}
         await connection.stream(headers, encoded.chunks, reader, on_delta, key)
-        return take_answer(reader.reply(sent_bytes=encoded.size), request, prepared)
+        received = reader.reply(sent_bytes=encoded.size)
+        reply = take_answer(received, request, prepared)
+        if reply.text != received.text:
+            # Arguments are not streamed: show the answer after what was.
+            on_delta(ReplyDelta(text=f"\n{reply.text}" if received.text else reply.text))
+        return reply
 
     def _prepare(self, request: ModelRequest, wire: WireFormat, target: RequestTarget) -> ModelRequest:
         adapted = adapt_schema(
