@@ -333,3 +333,24 @@ async def test_an_interrupted_run_gives_a_summary_in_words(machine: UserMachine)
     result = json.loads(out)
     assert (result["status"], result["text"], result["output"]) == ("cancelled", "I did nothing yet.", None)
     assert "response_format" not in server.requests[-1].body
+
+
+async def test_a_reply_to_a_waiting_run_cannot_give_it_a_schema(machine: UserMachine):
+    script = [tool_call_reply(("ask_user", {"question": "Which?"})), text_reply("Thanks.")]
+    async with machine.serve_models(script), machine.daemon():
+        asked = await machine("run", "--json", "Ask.")
+        session = ("--session", asked.json["slug"])
+        refused = await machine("run", *session, "--schema", write_schema(machine), "The first.")
+        answered = await machine("run", "--json", *session, "The first.")
+    assert (asked.code, refused.code) == (6, 2)
+    assert "waits for your reply and has no such output schema" in refused.err
+    assert (answered.code, answered.json["text"]) == (0, "Thanks.")
+
+
+async def test_the_daemon_keeps_the_schema_of_a_background_run(machine: UserMachine):
+    async with machine.serve_models([text_reply("no"), VALID]), machine.daemon():
+        started = await machine(
+            "run", "--background", "--json", "--schema", write_schema(machine), "Which words?"
+        )
+        ended = await machine.wait_for_end(started.json["run_id"])
+    assert (ended["status"], ended["output"], ended["turns"]) == ("done", ANSWER, 2)
