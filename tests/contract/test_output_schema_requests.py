@@ -11,6 +11,7 @@ from retinue.domain.model_turn import Model, ModelReply, ModelRequest, StopReaso
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Message
 from retinue.errors import ModelFailed
+from retinue.http.network import DIRECT
 from retinue.providers.http_provider import HttpProvider
 from retinue.providers.interface import ServerAccess
 from retinue.providers.learned_changes import LearnedChanges
@@ -280,7 +281,7 @@ async def test_every_strict_vendor_answers_with_a_schema(vendor: str, schema: di
     async with FakeModelServer(strict_script(vendor, choose, issued)) as server:
         kind = STRICT_VENDORS[vendor].wire
         wires = [WIRES["anthropic"]] if kind == "anthropic" else [WIRES["openai"], WIRES["openai-responses"]]
-        access = ServerAccess(base_url=server.url, api_key=API_KEY, key_variable="KEY")
+        access = ServerAccess(base_url=server.url, api_key=API_KEY, key_variable="KEY", network=DIRECT)
         client = Client("openai", server)
         client.provider = HttpProvider(wires, access, learned=client.learned)
         for _ in range(2):
