@@ -68,7 +68,7 @@ class Client:
         self.learned = LearnedChanges(fixed_clock())
         self.provider = HttpProvider(
             [WIRES[wire]],
-            ServerAccess(base_url=server.url, api_key=API_KEY, key_variable="KEY", **access),
+            ServerAccess(base_url=server.url, api_key=API_KEY, key_variable="KEY", **access, network=DIRECT),
             learned=self.learned,
         )
 
