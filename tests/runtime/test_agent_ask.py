@@ -17,7 +17,6 @@ from retinue.domain.model_turn import ModelReply, ModelRequest
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
-from retinue.sessions.store import FileStore
 from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 from retinue.tools.delegation.agent import NOT_SHOWN_TO_USER_NOTE
 from retinue.worker.clock import system_clock
@@ -165,38 +164,20 @@ async def test_a_session_cannot_ask_the_agents_of_another_session(runtime: Runti
         ]
 
 
-class RendezvousStore:
-    """A session store in which two lookups of a child return at the same moment."""
-
-    def __init__(self, runtime: RuntimeFixture) -> None:
-        self._inner = FileStore(runtime.folder / "sessions", system_clock())
-        self._both = asyncio.Barrier(2)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def find(self, ref: str) -> Session:
-        found = await self._inner.find(ref)
-        if ref.rpartition("/")[0].endswith("/agents"):
-            await self._both.wait()
-        return found
-
-
-async def test_of_two_concurrent_questions_one_is_answered_and_one_is_busy(runtime: RuntimeFixture):
+async def test_of_two_questions_in_one_reply_the_first_is_answered_and_the_second_is_busy(
+    runtime: RuntimeFixture,
+):
     """Shows: B037, B048."""
     write_agents(runtime)
-    store = RendezvousStore(runtime)
     by_agent = {
         "main": [tool_call_reply(AGENT_CALL), ask_latest_agent(times=2), text_reply("Done.")],
         "helper": [text_reply(REPORT), text_reply("Nobody calls it."), text_reply("never")],
     }
-    async with runtime.open(by_agent=by_agent, store=store) as process:
+    async with runtime.open(by_agent=by_agent) as process:
         run = await process.run_until_idle("Go.", agent="main")
         assert run.status is Status.DONE
         child = (await process.all_runs())[1]
-        outputs = await outputs_with_ok(process, run)
-        (busy,) = [output for ok, output in outputs if not ok]
-        (answered,) = [output for ok, output in outputs if ok]
+        _, answered, busy = await process.tool_outputs(run)
         assert busy == {
             "success": False,
             "error": f"Agent {child.slug} is currently in use. Wait for current operation to complete.",
@@ -210,7 +191,6 @@ async def test_of_two_concurrent_questions_one_is_answered_and_one_is_busy(runti
         ]
         assert [use.use_count for use in agent_pool.pooled_sessions(await process.all_runs())] == [2]
         assert len([each for each in process.provider.requests if each.request.agent_name == "helper"]) == 2
-    store.close()
 
 
 async def test_an_empty_reply_to_a_follow_up_question_is_replaced_by_a_summary_of_the_work(

@@ -121,23 +121,26 @@ async def test_a_used_approval_is_not_used_again_after_a_crash_during_the_call(r
         assert "Outcome unknown" in result.text
 
 
-async def test_calls_without_approval_run_while_others_wait_for_it(runtime: RuntimeFixture):
-    calls = tool_call_reply(MAIL_CALL, ("todo", '{"items": ["x"]}'), ("mail", '{"to": "bob"}'))
+async def test_all_approvals_of_a_reply_are_requested_at_once_and_its_calls_keep_their_order(
+    runtime: RuntimeFixture,
+):
+    calls = tool_call_reply(("ls", "{}"), MAIL_CALL, ("todo", '{"items": ["x"]}'), ("mail", '{"to": "bob"}'))
     async with open_with_mail(runtime, calls, text_reply("Done.")) as process:
         run = await process.run("Write.")
-        assert [each.text for each in await process.tool_results(run)] == ["1. [ ] x"]
+        assert len(await process.tool_results(run)) == 1  # ls
         first, second = await process.pending_approvals()
         await process.answer_approval(second, Answer.ALLOW)
         waiting = await process.wait(run)
-        assert (waiting.status, sent) == (Status.WAITING, ["bob"])
+        assert (waiting.status, waiting.waiting_for, sent) == (Status.WAITING, WaitReason.APPROVAL, [])
         await process.answer_approval(first, Answer.DENY)
         assert (await process.wait(run)).status is Status.DONE
         assert sent == ["bob"]
+        assert [each.ok for each in await process.tool_results(run)] == [True, False, True, True]
 
 
 async def test_an_approval_answered_before_the_run_is_suspended_is_not_missed(runtime: RuntimeFixture):
     gate = asyncio.Event()
-    calls = tool_call_reply(MAIL_CALL, ("ponder", "{}"))
+    calls = tool_call_reply(("ponder", "{}"), MAIL_CALL)
     async with open_with_mail(runtime, calls, text_reply("Done."), tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Write.")
         await wait_until(process.pending_approvals)

@@ -8,11 +8,11 @@ from transcript_entries import entry_texts
 
 from retinue.domain.limits import Limits
 from retinue.domain.model_turn import ModelReply, ModelRequest
-from retinue.domain.run import ClaimResult, Reason, Status
+from retinue.domain.run import ClaimResult, Reason, Run, RunRequest, Status
 from retinue.domain.transcript import Message
-from retinue.errors import NotFound, Refused
+from retinue.errors import Conflict, NotFound, Refused
 from retinue.runtime import recovery, run_control
-from retinue.runtime.run_creation import claim_run
+from retinue.runtime.run_creation import claim_run, create_run
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
@@ -29,6 +29,25 @@ async def test_creating_a_run_twice_with_one_key_returns_the_first_run(runtime: 
         third = await process.submit("Do it.", session=session, key="http:abc")
         assert (third.id, third.status) == (first.id, Status.DONE)
         assert len(process.provider.requests) == 1
+
+
+async def test_of_two_exclusive_runs_in_one_session_only_the_first_is_created(runtime: RuntimeFixture):
+    """Shows: B048."""
+
+    async with runtime.open(text_reply("One."), hold=True) as process:
+        session = await process.create_session()
+        requests = [
+            RunRequest(key=each, agent=session.agent, task=each, requester="person") for each in ("1", "2")
+        ]
+        created, refused = await asyncio.gather(
+            *(create_run(each, session, process.context, exclusive=True) for each in requests),
+            return_exceptions=True,
+        )
+        assert isinstance(created, Run)
+        assert isinstance(refused, Conflict)
+        assert [run.id for run in await process.all_runs()] == [created.id]
+        process.release_turn()
+        await process.wait(created)
 
 
 async def test_runs_of_one_session_execute_one_at_a_time_in_the_order_of_their_creation(

@@ -231,11 +231,11 @@ async def test_an_approval_of_one_of_two_equal_calls_applies_to_that_call_only(r
     ) as process:
         run = await process.run("Run.")
         first, second = await process.approvals()
-        await process.answer_approval(second, Answer.ALLOW)
+        await process.answer_approval(first, Answer.ALLOW)
         assert (await process.wait(run)).status is Status.WAITING
         assert [(each.id, each.state) for each in await process.approvals()] == [
-            (first.id, ApprovalState.PENDING),
-            (second.id, ApprovalState.USED),
+            (first.id, ApprovalState.USED),
+            (second.id, ApprovalState.PENDING),
         ]
         assert len(shell.commands) == 1
 

@@ -52,8 +52,12 @@ class ToolPolicy(Struct, frozen=True, kw_only=True):
     """Kind of access to the resource, so that a call can be checked beforehand."""
     resource_of: Callable[[Mapping[str, Any]], str] | None = None
     """Return the path or command in the arguments; None if no scope rule applies beyond the tool itself."""
+    only_reads: bool = False
+    """Changes nothing, although a call must not be repeated; may run concurrently with calls that read."""
     agent_argument: str = ""
     """The argument that takes an agent's name; the model is shown the names it can use."""
+    recipient_argument: str = ""
+    """The argument that names who gets a message; messages of one reply to one recipient keep their order."""
     is_delegation: bool = False
     """Starts other agents; below the top level only where a definition names it."""
     can_verify_completion: bool = False

@@ -24,7 +24,7 @@ from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unan
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import cli_agents, side_effects, structured_output
-from retinue.runtime.approvals import PERSON, run_request_key
+from retinue.runtime.approvals import PERSON, run_request_key, void_approvals
 from retinue.runtime.child_report import missing_summary, with_result_files
 from retinue.runtime.disk_full import DiskFullRetry
 from retinue.runtime.exit_tools import (
@@ -127,7 +127,7 @@ async def _suspend_in_tool_call(loop: "AgentLoop", suspension: Suspension) -> bo
         Cancelled: another process asked the run to stop.
     """
     try:
-        return await suspend_in_tool_call(loop.run, loop.context, suspension.question) or None
+        return await suspend_in_tool_call(loop.run, loop.context, suspension) or None
     except Cancelled:
         await close_transcript(loop.run, loop.context)
         raise
@@ -185,7 +185,7 @@ class AgentLoop:
         self.loop_detector = LoopDetector(context.limits)
         self.max_turns: float | None = context.limits.max_turns
         self.model_turn = ModelTurn(self.attempt, self.turn_timer, self.deadline)
-        self.tool_call_runner = ToolCallRunner(self.attempt, self.loop_detector)
+        self.tool_call_runner = ToolCallRunner(self.attempt, self.loop_detector, self.turn_timer)
         self.exit_tool_flow: ExitToolFlow | None = None
         """Exit rules, if the definition names exit tools; without them the run ends with its last message."""
         self.counters_saved_at = context.clock.now()
@@ -371,6 +371,7 @@ class AgentLoop:
         to_repeat, results = split_unanswered_calls(conversation.entries, self.run)
         if is_interrupted:
             to_repeat, abandoned = await self._split_delegated_calls(to_repeat)
+            await void_approvals(self.run.id, [each.call_id for each in abandoned], self.context)
             results += abandoned
         if results:
             await self.attempt.append_entries(conversation, *results)
@@ -551,18 +552,20 @@ class AgentLoop:
 
         An interrupted run starts no new calls.
         """
-        if self.turn_timer.interrupted and not is_repeat:
-            if unanswered_results := self.attempt.make_unanswered_results(conversation, INTERRUPTED_REASON):
-                await self.attempt.append_entries(conversation, *unanswered_results)
-        elif calls:
+        runner = self.tool_call_runner
+        if calls and (is_repeat or not self.turn_timer.interrupted):
             self.may_have_announcements = True
             await self._save_counters()
+            await runner.prepare_calls(calls, conversation, plan, is_repeat=is_repeat)
             if self.exit_tool_flow is not None:
-                return await self.exit_tool_flow.run_calls(calls, conversation, self.tool_call_runner)
-            if suspension := await self.tool_call_runner.run_calls(
-                calls, conversation, plan, is_repeat=is_repeat
+                if outcome := await self.exit_tool_flow.run_calls(conversation, runner, is_repeat=is_repeat):
+                    return outcome
+            elif suspension := await runner.run_calls(
+                runner.open_calls, conversation, plan, is_repeat=is_repeat
             ):
                 return suspended_outcome(suspension)
+        if self.turn_timer.interrupted:
+            await runner.abandon_open_calls(INTERRUPTED_REASON, conversation)
         return None
 
     async def _close_transcript(self, conversation: Conversation) -> None:

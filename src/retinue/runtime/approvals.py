@@ -1,6 +1,6 @@
 """Approvals: decide whether a tool call needs a person's approval; request it, wait for it and use it up."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -58,6 +58,8 @@ class PendingToolCall(Struct, frozen=True, kw_only=True):
     tool: Tool
     args: Mapping[str, Any]
     caller: Caller
+    runs_later: bool = False
+    """Other calls run first: a person is asked now, and an approval is not used up."""
 
     @property
     def resource(self) -> str:
@@ -77,7 +79,7 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
 
     Raises:
         OutOfScope, Refused: the call is not allowed; the message says why.
-        RunSuspended: the call waits for a person.
+        RunSuspended: the call waits for a person, or it needs an approval and runs later.
     """
     tool, scope = pending_call.tool, pending_call.caller.scope
     if tool.approval_requirement is ApprovalRequirement.NEVER:
@@ -298,14 +300,44 @@ async def request_approval(question: ApprovalRequest, context: RuntimeContext) -
         raise _denied_error(
             question, "it requires approval, and nobody can give it in this temporary session"
         )
+    if question.pending_call.runs_later:
+        await _request_once(question, context)
+        raise RunSuspended(needs_approval=True)
     approval = await context.ledger.write(lambda tx: _find_or_create_approval(question, tx, context))
     if approval.state is ApprovalState.PENDING:
-        raise RunSuspended
+        raise RunSuspended(needs_approval=True)
     if approval.state is ApprovalState.EXPIRED:
         raise _denied_error(question, f"not answered within {context.limits.approval_seconds:g} s")
     if approval.state is ApprovalState.DENIED:
         raise _denied_error(question, "a person denied it")
     return approval
+
+
+async def _request_once(question: ApprovalRequest, context: RuntimeContext) -> None:
+    """Ask about a call that runs later, unless that was done; when it runs, the answer is checked and used up."""
+    run_id, call_id = question.pending_call.caller.run.id, question.pending_call.tool_call.id
+
+    def step(tx: Transaction) -> None:
+        if not tx.find_approvals(run=run_id, call=call_id):
+            _insert_approval(question, tx, context, context.clock.now())
+
+    if not await context.ledger.read(lambda tx: tx.find_approvals(run=run_id, call=call_id)):
+        await context.ledger.write(step)
+
+
+async def void_approvals(run_id: str, call_ids: Collection[str], context: RuntimeContext) -> None:
+    """Void the pending approvals of calls that will not run."""
+
+    def pending(tx: Transaction) -> list[Approval]:
+        found = tx.find_approvals(run=run_id, state=[ApprovalState.PENDING])
+        return [each for each in found if each.call in call_ids]
+
+    def step(tx: Transaction) -> None:
+        for each in pending(tx):
+            tx.update_approval(each.void())
+
+    if call_ids and await context.ledger.read(pending):
+        await context.ledger.write(step)
 
 
 def _find_or_create_approval(question: ApprovalRequest, tx: Transaction, context: RuntimeContext) -> Approval:
@@ -450,7 +482,8 @@ async def _use_approval(
             is_one_time = each.access == "scope" and each.answer is Answer.ALLOW
             is_same = (each.resource, each.files) == (resource, files)
             if is_one_time and is_same and target_tool is not None and target_tool.access == access:
-                tx.update_approval(each.mark_used())
+                if not pending_call.runs_later:
+                    tx.update_approval(each.mark_used())
                 return True
         return False
 

@@ -81,7 +81,7 @@ async def authorize_cli_agent(plan: RunPlan, attempt: RunAttempt, session: Sessi
     try:
         await request_approval(question, context)
     except RunSuspended:
-        return Suspension()
+        return Suspension(calls_to_approve=(tool_call.id,))
     return replace(plan, scope=scope)
 
 

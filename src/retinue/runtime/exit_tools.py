@@ -125,23 +125,24 @@ class ExitToolFlow:
         return None
 
     async def run_calls(
-        self, calls: Sequence[ToolCall], conversation: Conversation, runner: ToolCallRunner
+        self, conversation: Conversation, runner: ToolCallRunner, *, is_repeat: bool
     ) -> RunOutcome | None:
-        """Run the calls of one reply: those before an exit call first, those after it not at all."""
-        remaining = list(calls)
-        while remaining:
+        """Run the prepared calls: those before an exit call first, those after it not at all.
+
+        If the run is interrupted meanwhile, calls stay open.
+        """
+        while runner.may_start_calls and (remaining := runner.open_calls):
             index = next(
                 (index for index, call in enumerate(remaining) if call.tool in self._exit_names),
                 len(remaining),
             )
-            if remaining[:index] and (
-                suspension := await runner.run_calls(remaining[:index], conversation, self._plan)
-            ):
-                return suspended_outcome(suspension)
-            if index == len(remaining):
-                break
-            exit_call, remaining = remaining[index], remaining[index + 1 :]
-            if outcome := await self._try_exit(exit_call, remaining, conversation, runner):
+            if index:
+                suspension = await runner.run_calls(
+                    remaining[:index], conversation, self._plan, is_repeat=is_repeat
+                )
+                if suspension:
+                    return suspended_outcome(suspension)
+            elif outcome := await self._try_exit(remaining[0], remaining[1:], conversation, runner):
                 return outcome
         return None
 

@@ -46,6 +46,12 @@ def split_unanswered_calls(entries: Sequence[Entry], run: Run) -> tuple[list[Too
     return to_repeat, results
 
 
+def calls_of_last_reply(entries: Sequence[Entry], run: Run) -> list[ToolCall]:
+    """Return the calls of the run's last reply, with and without a result."""
+    since = _entries_since_last_reply(entries)
+    return [entry for entry in since if isinstance(entry, ToolCall) and entry.run == run.id]
+
+
 def _entries_since_last_reply(entries: Sequence[Entry]) -> Sequence[Entry]:
     for index in range(len(entries) - 1, -1, -1):
         entry = entries[index]

@@ -13,10 +13,12 @@ class RunSuspended(Exception):
     there on a suspension is a value.
     """
 
-    def __init__(self, question: str = "") -> None:
+    def __init__(self, question: str = "", *, needs_approval: bool = False) -> None:
         super().__init__(question)
         self.question = question
         """Text of the question, if the run waits for a person's answer in words."""
+        self.needs_approval = needs_approval
+        """The call waits for a person's approval and has not started."""
 
 
 class Suspension(Struct, frozen=True, kw_only=True):
@@ -24,6 +26,8 @@ class Suspension(Struct, frozen=True, kw_only=True):
 
     question: str = ""
     """Text of the question, if the run waits for a person's answer in words."""
+    calls_to_approve: tuple[str, ...] = ()
+    """The ids of the calls that wait for a person's approval and have not started."""
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):

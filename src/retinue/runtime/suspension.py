@@ -12,6 +12,7 @@ from retinue.errors import Cancelled, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.run_clock import stop_idle_parent_clocks, suspended_for_children
 from retinue.runtime.run_events import make_event
+from retinue.runtime.run_outcome import Suspension
 
 
 async def suspend_run(run: Run, context: RuntimeContext, suspend: Callable[[Run, Transaction], bool]) -> bool:
@@ -56,26 +57,31 @@ def save_suspended(
     tx.emit(make_event("run.state", suspended, context, phase=str(suspended.waiting_for), **event_data))
 
 
-async def suspend_in_tool_call(run: Run, context: RuntimeContext, question: str = "") -> bool:
+async def suspend_in_tool_call(run: Run, context: RuntimeContext, suspension: Suspension) -> bool:
     """Suspend a run inside its tool calls; False if what it would wait for has already arrived."""
 
     def suspend(current: Run, tx: Transaction) -> bool:
         at = context.clock.now()
-        suspended = _suspended_for(current, tx, at, has_question=bool(question))
+        suspended = _suspended_for(current, suspension, tx, at)
         if suspended is None:
             return False
-        details = {"question": question} if suspended.waiting_for is WaitReason.PERSON else {}
+        details = {"question": suspension.question} if suspended.waiting_for is WaitReason.PERSON else {}
         save_suspended(suspended, tx, context, at, **details)
         return True
 
     return await suspend_run(run, context, suspend)
 
 
-def _suspended_for(run: Run, tx: Transaction, at: datetime, *, has_question: bool) -> Run | None:
-    """Return the run suspended for what it waits for, a person first; None if it waits for nothing."""
-    if tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
-        return run.suspend(WaitReason.APPROVAL, at=at)
-    if has_question:
+def _suspended_for(run: Run, suspension: Suspension, tx: Transaction, at: datetime) -> Run | None:
+    """Return the run suspended for what it waits for, a person first; None if a call can continue.
+
+    Approvals of later calls of the reply do not count: the run does not wait for them yet.
+    """
+    if suspension.calls_to_approve:
+        pending = {each.call for each in tx.find_approvals(run=run.id, state=[ApprovalState.PENDING])}
+        is_pending = pending.issuperset(suspension.calls_to_approve)
+        return run.suspend(WaitReason.APPROVAL, at=at) if is_pending else None
+    if suspension.question:
         return run.suspend(WaitReason.PERSON, at=at)
     if not tx.has_live_children(run.id, awaited=True):
         return None

@@ -16,7 +16,7 @@ from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Verdict
 from retinue.domain.run import iso_timestamp_seconds
 from retinue.domain.sanitize import text_for_model
-from retinue.domain.tool import Effect
+from retinue.domain.tool import ApprovalRequirement, Effect
 from retinue.domain.transcript import ToolCall, ToolResult
 from retinue.errors import DiskError, OutOfScope, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Tool
@@ -131,7 +131,10 @@ async def execute_tool_call(
     try:
         ok, text = await _validate_and_run(tool_call, caller, context)
     except RunSuspended as suspended:
-        return Suspension(question=suspended.question)
+        return Suspension(
+            question=suspended.question,
+            calls_to_approve=(tool_call.id,) if suspended.needs_approval else (),
+        )
     tool = context.tools.get(tool_call.tool)
     elapsed_s = perf_counter() - started
     tool_result = ToolResult(
@@ -165,15 +168,55 @@ async def _elapsed_s(tool_call: ToolCall, caller: Caller, elapsed_s: float, cont
     )
 
 
+async def request_approval_early(tool_call: ToolCall, caller: Caller, context: RuntimeContext) -> bool:
+    """Ask a person about a call that runs after others of its reply; return False if it needs no approval.
+
+    Nothing is decided here: when the call runs, it is checked like any other.
+
+    Raises:
+        DiskError: Retinue's own storage failed.
+    """
+    tool = context.tools.get(tool_call.tool)
+    if tool is None or tool.approval_requirement is ApprovalRequirement.NEVER:
+        return False
+    if tool.effect is Effect.ONCE and await context.ledger.read(lambda tx: tx.get_side_effect(tool_call.id)):
+        return False  # it was started before
+    pending_call = await _parse_call(tool_call, caller, context)
+    if not isinstance(pending_call, PendingToolCall):
+        return False
+    try:
+        await authorize(replace(pending_call, runs_later=True), context)
+    except RunSuspended:
+        return True
+    except DiskError:
+        raise
+    except RetinueError:
+        return False
+    return False
+
+
 async def _validate_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeContext) -> tuple[bool, str]:
+    tool = context.tools.get(tool_call.tool)
+    if (
+        tool
+        and not tool_call.invalid_reason
+        and (recorded := await side_effects.find_recorded_result(tool_call, tool, context)) is not None
+    ):
+        return recorded
+    parsed = await _parse_call(tool_call, caller, context)
+    return await _authorize_and_invoke(parsed, context) if isinstance(parsed, PendingToolCall) else parsed
+
+
+async def _parse_call(
+    tool_call: ToolCall, caller: Caller, context: RuntimeContext
+) -> PendingToolCall | tuple[bool, str]:
+    """Return the call with its tool, arguments and present scope, or the result of a call that may not run."""
     if tool_call.invalid_reason:
         return (
             False,
             f"This call did not run: {tool_call.invalid_reason}. Correct and repeat it; if it was cut off, use smaller steps.",
         )
     tool = context.tools.get(tool_call.tool)
-    if tool and (recorded := await side_effects.find_recorded_result(tool_call, tool, context)) is not None:
-        return recorded
     try:
         caller = await current_caller(caller, context)
     except RetinueError as error:
@@ -208,9 +251,7 @@ async def _validate_and_run(tool_call: ToolCall, caller: Caller, context: Runtim
         ) if tool.format_argument_error else default_message
     scope = await with_child_files(scope, tool, args, caller.session, context)
     caller = caller if scope is caller.scope else replace(caller, scope=scope)
-    return await _authorize_and_invoke(
-        PendingToolCall(tool_call=tool_call, tool=tool, args=args, caller=caller), context
-    )
+    return PendingToolCall(tool_call=tool_call, tool=tool, args=args, caller=caller)
 
 
 async def _authorize_and_invoke(pending_call: PendingToolCall, context: RuntimeContext) -> tuple[bool, str]:

@@ -41,9 +41,11 @@ def tool(
     category: str = "",
     plugin: str = "",
     is_delegation: bool = False,
+    only_reads: bool = False,
     asks: ApprovalRequirement | str | None = None,
     access: tuple[ToolAccess, str] | None = None,
     agent_argument: str = "",
+    recipient_argument: str = "",
     inspects_runs: bool = False,
     can_verify_completion: bool = False,
     delegation_refused_text: str = "",
@@ -61,9 +63,11 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
     category: str = "",
     plugin: str = "",
     is_delegation: bool = False,
+    only_reads: bool = False,
     asks: ApprovalRequirement | str | None = None,
     access: tuple[ToolAccess, str] | None = None,
     agent_argument: str = "",
+    recipient_argument: str = "",
     inspects_runs: bool = False,
     can_verify_completion: bool = False,
     delegation_refused_text: str = "",
@@ -84,11 +88,14 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
         category: Heading under which lists show it.
         plugin: Plugin that provides it; an agent may get the skill of that name instead of the tool.
         is_delegation: The tool starts other agents.
+        only_reads: The tool changes nothing, although a call must not be repeated.
         asks: Whether a call requires a person's approval. By default a tool that only reads does not, and
         any other tool does unless it was granted.
         access: Kind of access and name of the argument that holds a path or a command, so that the
         scope's rules are checked before the call.
         agent_argument: Name of the argument that takes an agent's name.
+        recipient_argument: Name of the argument that names who gets a message: messages of one reply to one
+        recipient are sent in the order of the calls.
         inspects_runs: The tool shows other agents and their runs, and starts none.
         can_verify_completion: After a crash, the tool can tell from its recorded intent whether a call was executed.
         delegation_refused_text: Error message for a sub-agent that may not delegate.
@@ -120,10 +127,12 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
             category=category,
             plugin=plugin,
             is_delegation=is_delegation,
+            only_reads=only_reads,
             approval_requirement=_parse_ask_policy(
                 tool_name, asks, Effect(effect), is_delegation=is_delegation
             ),
             agent_argument=agent_argument,
+            recipient_argument=recipient_argument,
             inspects_runs=inspects_runs,
             can_verify_completion=can_verify_completion,
             delegation_refused_text=delegation_refused_text,

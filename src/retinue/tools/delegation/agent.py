@@ -303,6 +303,7 @@ def _duration_s(run: Run) -> float:
     effect=Effect.IDEMPOTENT,
     category="agents",
     is_delegation=True,
+    recipient_argument="agent_id",
     delegation_refused_text=_delegation_refused_text("agent_ask"),
     format_argument_error=_format_argument_error,
 )

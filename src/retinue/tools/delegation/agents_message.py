@@ -42,7 +42,7 @@ ANNOUNCED_LATER_NOTE = (
 _CREATION_LOCKS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 """Locks for creating sessions, by event loop.
 
-Calls of one reply run concurrently: the first call to an agent creates its session, and the others find it.
+Several runs may send to an agent at once: the first call creates its session, and the others find it.
 """
 
 
@@ -80,6 +80,7 @@ class _MessageRequest(Struct, frozen=True, kw_only=True):
     capabilities=["agents.write"],
     category="agents",
     is_delegation=True,
+    recipient_argument="agentId",
     delegation_refused_text=DELEGATION_REFUSED,
     format_argument_error=_format_argument_error,
 )
