@@ -11,7 +11,7 @@ from plan import Plan
 from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.run import ALLOWED_TRANSITIONS, Run, Status, WaitReason
-from retinue.domain.transcript import Entry, Notice, ToolCall, ToolResult, unanswered_calls
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, unanswered_calls
 from retinue.interfaces import Transaction
 
 WAKE_SOURCE = "wake"
@@ -101,6 +101,9 @@ class FinalState:
             yield from self._check_delivery(delivery)
         for session, entries in self.conversations.items():
             yield from self._check_conversation(session, entries)
+            for calls in _calls_by_reply(entries):
+                yield from _check_result_order(calls, entries)
+                yield from self._check_message_order(calls)
 
     def describe(self) -> Iterable[str]:
         """Yield the runs and deliveries of the ledger, one per line."""
@@ -209,6 +212,19 @@ class FinalState:
             text in result.text for text in texts
         )
 
+    def _check_message_order(self, calls: list[ToolCall]) -> Iterable[str]:
+        """Check that messages of one reply to one agent were sent in the order of their calls."""
+        sent = {run.request.key: run for run in self.runs.values()}
+        last: dict[str, Run] = {}
+        for call in calls:
+            run = sent.get(f"call:{call.run}/{call.id}") if call.tool == "agents_message" else None
+            if run is None:
+                continue
+            earlier = last.get(run.agent)
+            if earlier is not None and (earlier.created_at, earlier.id) > (run.created_at, run.id):
+                yield f"message {run.id} to {run.agent} was sent before the earlier {earlier.id}"
+            last[run.agent] = run
+
     def _was_killed_meanwhile(self, tool_call: ToolCall) -> bool:
         """Return whether a process was killed right after it cancelled the run of the call, before it wrote the result.
 
@@ -235,3 +251,32 @@ class FinalState:
         for each in entries:
             if isinstance(each, Notice) and each.topic == "announcement" and each.id not in delivered:
                 yield f"session {session} contains {each.id}, which is not in the outbox as delivered"
+
+
+def _calls_by_reply(entries: list[Entry]) -> Iterable[list[ToolCall]]:
+    calls: list[ToolCall] = []
+    for each in entries:
+        if isinstance(each, ToolCall):
+            calls.append(each)
+        elif isinstance(each, Message) and each.role == "agent" and calls:
+            yield calls
+            calls = []
+    yield calls
+
+
+def _check_result_order(calls: list[ToolCall], entries: list[Entry]) -> Iterable[str]:
+    """Check that a call has its result before those after it, except neighbours that both read or both delegate."""
+    positions = {each.call_id: index for index, each in enumerate(entries) if isinstance(each, ToolResult)}
+    last_before_group = last = -1
+    for index, call in enumerate(calls):
+        if index and not _may_run_concurrently(calls[index - 1], call):
+            last_before_group = last
+        position = positions.get(call.id, len(entries))
+        if position < last_before_group:
+            yield f"call {call.id} of {call.tool} has its result before an earlier call of its reply"
+        last = max(last, position)
+
+
+def _may_run_concurrently(one: ToolCall, other: ToolCall) -> bool:
+    kinds = [{"act": "alone", "ponder": "read"}.get(each.tool, "delegation") for each in (one, other)]
+    return kinds[0] == kinds[1] != "alone"
