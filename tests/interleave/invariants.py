@@ -265,14 +265,18 @@ def _calls_by_reply(entries: list[Entry]) -> Iterable[list[ToolCall]]:
 
 
 def _check_result_order(calls: list[ToolCall], entries: list[Entry]) -> Iterable[str]:
-    """Check that a call has its result before those after it, except neighbours that both read or both delegate."""
+    """Check that a call has its result before those after it succeed, except neighbours that read or delegate.
+
+    Calls that fail may have been answered without running, after a crash.
+    """
     positions = {each.call_id: index for index, each in enumerate(entries) if isinstance(each, ToolResult)}
+    succeeded = {each.call_id for each in entries if isinstance(each, ToolResult) and each.ok}
     last_before_group = last = -1
     for index, call in enumerate(calls):
         if index and not _may_run_concurrently(calls[index - 1], call):
             last_before_group = last
         position = positions.get(call.id, len(entries))
-        if position < last_before_group:
+        if position < last_before_group and call.id in succeeded:
             yield f"call {call.id} of {call.tool} has its result before an earlier call of its reply"
         last = max(last, position)
 

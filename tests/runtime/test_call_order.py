@@ -23,6 +23,7 @@ from retinue.domain.transcript import ToolResult
 from retinue.interfaces import Tool
 from retinue.runtime import recovery
 from retinue.runtime.interrupts import interrupt_run
+from retinue.runtime.run_control import close_transcript
 from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 from retinue.testing.shells import FakeShell
 from retinue.tools.define import tool
@@ -411,3 +412,34 @@ async def test_calls_beyond_the_limit_stay_refused_after_a_restart(runtime: Runt
         run = await process.resume(run)
         assert (run.status, sent) == (Status.DONE, ["ann", "bob"])
         assert "the limit is 2" in (await process.tool_results(run))[2].text
+
+
+async def test_a_parked_run_keeps_only_calls_open_that_have_started_a_sub_agent(runtime: RuntimeFixture):
+    """Its other calls get a result, their approvals are void, and resuming it starts no later call."""
+    sent: list[str] = []
+    calls = tool_call_reply(MAIL_TO_ANN, message_call(), ("guarded", "{}"))
+
+    @tool(name="guarded", asks="always")
+    async def guarded() -> str:
+        """Needs an approval."""
+        raise AssertionError
+
+    tools = [make_mail_tool(sent, hold=asyncio.Event()), guarded]
+    runtime.write_agent("main")
+    runtime.write_agent("todo")
+    async with open_with_approvals(runtime, calls, tools=tools) as process:
+        run = await process.submit("Go.", agent="main")
+        await process.wait_for_approval()
+        while not sent:  # noqa: ASYNC110  (a list cannot notify)
+            await asyncio.sleep(0.001)
+        parked = replace(
+            await process.reload(run), status=Status.WAITING, waiting_for=WaitReason.PERSON, owner_id=""
+        )
+        await process.worker.close()
+        await close_transcript(parked, process.context)
+        results = await process.tool_results(run)
+        assert ["Outcome unknown" in each.text for each in results] == [True, False, False]
+        assert [each.state for each in await process.approvals()] == [ApprovalState.VOID]
+    async with open_with_approvals(runtime, text_reply("I asked ann."), tools=tools) as process:
+        run = await process.resume(run)
+        assert (run.status, sent, len(await process.all_runs())) == (Status.DONE, ["ann"], 1)

@@ -17,13 +17,13 @@ import asyncio, os, signal
 from pathlib import Path
 import retinue
 
-@retinue.tool(effect="once", asks="never")
+@retinue.tool(effect="once", asks="never", is_delegation=True)
 async def hang() -> str:
     "Never returns: a crash counts for the run that was executing a side effect."
     Path("hanging").touch()
     await asyncio.Event().wait()
 
-@retinue.tool(effect="read", asks="never")
+@retinue.tool(effect="idempotent", asks="never", is_delegation=True)
 async def die() -> str:
     "Kills the process once the test allows it."
     while not (Path("hanging").exists() and Path("allowed").exists()):
@@ -34,7 +34,10 @@ async def die() -> str:
 
 
 class TreeWithKillingParent:
-    """A parent that delegates and kills its process in one reply; its child answers when it may."""
+    """A parent that delegates and kills its process in one reply; its child answers when it may.
+
+    The tools that kill it count as delegation, so that they run concurrently with the call that delegates.
+    """
 
     def __init__(self, machine: UserMachine, delegation: tuple[str, dict[str, Any]]) -> None:
         self.machine = machine

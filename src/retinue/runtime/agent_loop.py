@@ -24,7 +24,7 @@ from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unan
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import cli_agents, side_effects, structured_output
-from retinue.runtime.approvals import PERSON, run_request_key, void_approvals
+from retinue.runtime.approvals import PERSON, void_approvals
 from retinue.runtime.child_report import missing_summary, with_result_files
 from retinue.runtime.disk_full import DiskFullRetry
 from retinue.runtime.exit_tools import (
@@ -41,6 +41,7 @@ from retinue.runtime.open_conversation import OpenConversation
 from retinue.runtime.recovery import (
     ends_with_final_reply,
     final_reply,
+    find_delegated_calls,
     has_completed_call,
     recount_run,
     split_unanswered_calls,
@@ -391,10 +392,7 @@ class AgentLoop:
 
         The calls that started a child are repeated to get its result.
         """
-        keys = {call.id: run_request_key(self.run.id, call.id) for call in calls}
-        delegated = await self.context.ledger.read(
-            lambda tx: {each for each, key in keys.items() if tx.get_run_by_key(key) is not None}
-        )
+        delegated = await find_delegated_calls(calls, self.run, self.context)
         abandoned = [call for call in calls if call.id not in delegated]
         return (
             [call for call in calls if call.id in delegated],

@@ -11,6 +11,7 @@ from retinue.domain.side_effect import SideEffectState
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import Conflict, NotFound, Refused
 from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.approvals import run_request_key
 from retinue.runtime.run_clock import start_parent_clocks, with_wake_time
 from retinue.runtime.run_end import finish_run
 from retinue.runtime.run_events import make_event
@@ -50,6 +51,14 @@ def calls_of_last_reply(entries: Sequence[Entry], run: Run) -> list[ToolCall]:
     """Return the calls of the run's last reply, with and without a result."""
     since = _entries_since_last_reply(entries)
     return [entry for entry in since if isinstance(entry, ToolCall) and entry.run == run.id]
+
+
+async def find_delegated_calls(calls: Sequence[ToolCall], run: Run, context: RuntimeContext) -> set[str]:
+    """Return the ids of the calls that have started a sub-agent."""
+    keys = {call.id: run_request_key(run.id, call.id) for call in calls}
+    return await context.ledger.read(
+        lambda tx: {each for each, key in keys.items() if tx.get_run_by_key(key) is not None}
+    )
 
 
 def _entries_since_last_reply(entries: Sequence[Entry]) -> Sequence[Entry]:

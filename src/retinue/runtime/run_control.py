@@ -11,12 +11,13 @@ from retinue.domain.question import open_question
 from retinue.domain.rules import escape_glob, subtree_pattern
 from retinue.domain.run import LIVE_STATUSES, Reason, Run, Status, WaitReason, iso_timestamp_seconds
 from retinue.domain.session import Session
-from retinue.domain.transcript import Notice, ToolCall, unanswered_calls
+from retinue.domain.transcript import Notice, unanswered_calls
 from retinue.errors import Conflict, NotFound, RetinueError, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime import side_effects
+from retinue.runtime.approvals import void_approvals
 from retinue.runtime.model_outage import probe_servers
-from retinue.runtime.recovery import overrule_interruption, split_unanswered_calls
+from retinue.runtime.recovery import find_delegated_calls, overrule_interruption, split_unanswered_calls
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_clock import start_parent_clocks
 from retinue.runtime.run_end import CANCEL_MESSAGES, RunsToSubmit, mark_delivered, mark_finished, wake_run
@@ -77,16 +78,15 @@ async def cancel_run(
 async def close_transcript(run: Run, context: RuntimeContext) -> None:
     """Give a transcript's open calls a result and write the idle prompt, for a run that no process executes.
 
-    In a run that can be resumed, calls that delegate a task stay open: they are repeated then, and get the results
-    of the sub-agents that they had started. If this fails, the session's next run does it.
+    In a run that can be resumed, calls that have started a sub-agent stay open: they are repeated then, and get its
+    result. If this fails, the session's next run does it.
     """
     with suppress(RetinueError):
         async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
-            own_call_ids = {
-                tool_call.id
-                for tool_call in unanswered_calls(conversation.entries)
-                if tool_call.run == run.id and not _stays_open(tool_call, run, context)
-            }
+            open_calls = [call for call in unanswered_calls(conversation.entries) if call.run == run.id]
+            own_call_ids = {call.id for call in open_calls}
+            if run.status is Status.WAITING:
+                own_call_ids -= await find_delegated_calls(open_calls, run, context)
             _, unanswered_results = split_unanswered_calls(conversation.entries, replace(run, id=""))
             at = iso_timestamp_seconds(context.clock.now())
             results = [
@@ -94,16 +94,12 @@ async def close_transcript(run: Run, context: RuntimeContext) -> None:
                 for each in unanswered_results
                 if each.call_id in own_call_ids
             ]
+            await void_approvals(run.id, own_call_ids, context)
             await RunAttempt(run, context).append_entries(
                 conversation, *await side_effects.mark_unknown_outcomes(results, context)
             )
             await conversation.write_idle_prompt()
             await _mark_delivered_notices(run, conversation, context)
-
-
-def _stays_open(tool_call: ToolCall, run: Run, context: RuntimeContext) -> bool:
-    tool = context.tools.get(tool_call.tool)
-    return run.status is Status.WAITING and tool is not None and tool.is_delegation
 
 
 async def _mark_delivered_notices(run: Run, conversation: Conversation, context: RuntimeContext) -> None:
