@@ -66,13 +66,16 @@ class ToolCallRunner:
             plan: The run's plan.
             is_repeat: An earlier attempt began this reply; it is divided into the same groups again.
         """
-        attempt = self._attempt
-        run, context = attempt.run, attempt.context
+        run, context = self._attempt.run, self._attempt.context
+        self._was_interrupted = self._turn_timer.interrupted
+        self._open_calls = {call.id: call for call in calls}
+        self._early_approvals.clear()
+        if len(calls) == 1 and not is_repeat:
+            self._group_numbers, self._repeated_group = {calls[0].id: 0}, -1
+            return
         reply = calls_of_last_reply(conversation.entries, run) if is_repeat else calls
         groups = group_calls(reply, context.tools)
-        self._was_interrupted = self._turn_timer.interrupted
         self._group_numbers = {call.id: number for number, group in enumerate(groups) for call in group}
-        self._open_calls = {call.id: call for call in calls}
         self._repeated_group = self._group_numbers[calls[0].id] if is_repeat else -1
         max_calls = context.limits.max_calls_per_turn
         excess_calls = [call for call in reply[max_calls:] if call.id in self._open_calls]
@@ -92,7 +95,6 @@ class ToolCallRunner:
 
         Calls after an exit call probably do not run.
         """
-        self._early_approvals.clear()
         context, exit_names = self._attempt.context, plan.agent.exits or ()
         if len(self._open_calls) == 1 or (
             len(groups) == 1 and len(sequences_by_recipient(groups[0], context.tools)) == len(groups[0])
@@ -117,13 +119,15 @@ class ToolCallRunner:
         attempt = self._attempt
         self._loop_detector.on_tool_calls(calls, is_repeat=is_repeat)
         attempt.emit_event("run.state", phase="tool", calls=len(calls), total=attempt.run.tool_calls)
-        for _, group in groupby(calls, key=lambda call: self._group_numbers[call.id]):
+        for group in self._split_into_groups(calls):
             members = [call for call in group if call.id in self._open_calls]
             if not members or not self.may_start_calls:
                 break
             results = await self._run_group(members, conversation, plan)
             if suspension := _combined_suspension(results):
                 return suspension
+            if not self._open_calls:
+                break
             failed_ids = [each.call_id for each in results if isinstance(each, ToolResult) and not each.ok]
             await self._stop_after_unknown_outcome(failed_ids, conversation)
         self._loop_detector.on_reply_done()
@@ -185,6 +189,11 @@ class ToolCallRunner:
             later = [call for call in self.open_calls if self._group_numbers[call.id] > number]
             note = NOT_RUN_AFTER_UNKNOWN.format(tool=unknown.tool)
             await self._answer_unrun_calls(later, note, conversation)
+
+    def _split_into_groups(self, calls: Sequence[ToolCall]) -> Sequence[Sequence[ToolCall]]:
+        if len(calls) == 1:
+            return [calls]
+        return [[*group] for _, group in groupby(calls, key=lambda call: self._group_numbers[call.id])]
 
     async def _run_group(
         self, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan
