@@ -234,14 +234,14 @@ async def test_after_an_unknown_outcome_the_later_calls_do_not_run_and_their_app
     """The process may die again after it has saved the unknown outcome, before the results of the other calls."""
     sent: list[str] = []
     noted: list[str] = []
-    calls = [MAIL_TO_ANN, READ_CALL, ("note", '{"text": "after"}'), ("guarded", "{}")]
+    calls = [MAIL_TO_ANN, READ_CALL, ("note", '{"text": "after"}'), ("sign", "{}")]
 
-    @tool(name="guarded", asks="always")
-    async def guarded() -> str:
+    @tool(name="sign", asks="always")
+    async def sign() -> str:
         """Needs an approval."""
         raise AssertionError
 
-    tools = [make_note_tool(noted), guarded]
+    tools = [make_note_tool(noted), sign]
     async with open_with_approvals(
         runtime, tool_call_reply(*calls), tools=[make_mail_tool(sent, hold=asyncio.Event()), *tools]
     ) as process:
@@ -417,14 +417,14 @@ async def test_calls_beyond_the_limit_stay_refused_after_a_restart(runtime: Runt
 async def test_a_parked_run_keeps_only_calls_open_that_have_started_a_sub_agent(runtime: RuntimeFixture):
     """Its other calls get a result, their approvals are void, and resuming it starts no later call."""
     sent: list[str] = []
-    calls = tool_call_reply(MAIL_TO_ANN, message_call(), ("guarded", "{}"))
+    calls = tool_call_reply(MAIL_TO_ANN, message_call(), ("sign", "{}"))
 
-    @tool(name="guarded", asks="always")
-    async def guarded() -> str:
+    @tool(name="sign", asks="always")
+    async def sign() -> str:
         """Needs an approval."""
         raise AssertionError
 
-    tools = [make_mail_tool(sent, hold=asyncio.Event()), guarded]
+    tools = [make_mail_tool(sent, hold=asyncio.Event()), sign]
     runtime.write_agent("main")
     runtime.write_agent("todo")
     async with open_with_approvals(runtime, calls, tools=tools) as process:
