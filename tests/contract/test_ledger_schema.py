@@ -29,7 +29,7 @@ async def test_a_ledger_of_a_newer_version_is_refused_and_left_unchanged(tmp_pat
     await write_runs(path, 1)
     change_ledger(path, "PRAGMA user_version=9000")
     async with open_ledger(path) as ledger:
-        with pytest.raises(Failed, match=r"newer Retinue \(schema version 9000, supported 14\)\. Upgrade"):
+        with pytest.raises(Failed, match=r"newer Retinue \(schema version 9000, supported 15\)\. Upgrade"):
             await ledger.write(lambda tx: tx.add_run(make_run("r2")))
     assert query_ledger(path, "SELECT count(*) FROM runs") == [(1,)]
 

@@ -64,7 +64,7 @@ random_entries = build_entries(
             at=short_texts,
             run=short_texts,
             model=bodies,
-            usage=st.builds(Usage, input=counts, output=counts, cached=counts),
+            usage=st.builds(Usage, input=counts, output=counts, cached=counts, cache_write=counts),
             stop_reason=short_texts,
             tool_call_count=counts,
         ),

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_providers import http_provider
 from model_request import make_model_request
+from msgspec.structs import replace
 
 from retinue.domain.model_turn import Model, ModelReply, ReplyDelta, StopReason
+from retinue.domain.run import Usage
 from retinue.domain.transcript import Message
 from retinue.errors import ModelFailed
 from retinue.http.sse import MAX_EVENT_BYTES, EventParser, EventTooLong
@@ -345,6 +347,27 @@ async def test_blocks_without_an_index_are_read_and_unknown_events_are_ignored()
     assert (reply.text, reply.model) == ("ab", "m-2")
     assert [(call.tool, call.arguments) for call in reply.tool_calls] == [("ls", '{"path":"p"}')]
     assert (reply.usage.input, reply.usage.output, reply.usage.cached) == (7, 9, 4)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_tokens_read_from_and_written_to_a_cache_are_counted_apart(streams: bool):
+    usage = {"input": 1000, "output": 5, "cached": 600, "cache_write": 300}
+    for provider in FACTORIES:
+        reply = await request_reply(provider, replace(text_reply("Hello."), usage=usage, stream=streams))
+        assert reply.usage == Usage(input=1000, output=5, cached=600, cache_write=300), provider
+
+
+async def test_reasoning_that_a_server_counts_in_the_total_only_is_output():
+    usage = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 145}
+    body = events(chunk({"content": "whole"}), {**chunk(finish="stop"), "usage": usage})
+    reply = await request_reply("openai", raw_stream(body))
+    assert (reply.usage.input, reply.usage.output) == (100, 45)
+
+
+async def test_hits_that_a_server_counts_outside_the_details_are_cached_input():
+    usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_cache_hit_tokens": 60}
+    body = events(chunk({"content": "whole"}), {**chunk(finish="stop"), "usage": usage})
+    assert (await request_reply("openai", raw_stream(body))).usage.cached == 60
 
 
 FINISHED_STREAMS = {

@@ -14,7 +14,7 @@ SHOW_KEYS = {
 DETAIL_KEYS = {
     "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "entry_point", "role",
     "trigger", "keep_session", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit",
-    "evidence", "effects", "root", "created_at", "call", "agent_display_name", "questions", "cached_tokens", "cost", "tree", "continues", "fallback_models", "pruned", "result_hash",
+    "evidence", "effects", "root", "created_at", "call", "agent_display_name", "questions", "cached_tokens", "cache_write_tokens", "cost", "tree", "continues", "fallback_models", "pruned", "result_hash",
 }  # fmt: skip
 
 

@@ -161,7 +161,8 @@ def build_context(
         subagent_settings=config.subagents,
         is_persistent=config.is_persistent,
         is_unattended=config.is_unattended,
-        run_cost=lambda run: run_cost(run, live_config.prices()),
+        run_cost=lambda run: run_cost(run, live_config.find_price),
+        is_long_prompt=live_config.is_long_prompt,
         redact=redact,
     )
     worker.start(

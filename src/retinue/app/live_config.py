@@ -13,10 +13,11 @@ from retinue.app.log_file import append_log_line
 from retinue.config.load import LIVE_SETTINGS, Config, load_config
 from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.ceiling import OPERATOR, OperatorPolicy, parse_ceiling
-from retinue.domain.pricing import Prices
+from retinue.domain.pricing import MIN_LONG_PROMPT_TOKENS, Price, find_for_model
 from retinue.domain.rules import subtree_pattern
 from retinue.domain.run import iso_timestamp
 from retinue.errors import RetinueError
+from retinue.providers.model_catalog import find_model_facts
 
 FileStamp = tuple[int, int, int, int] | None
 
@@ -55,9 +56,20 @@ class LiveConfig:
         self._read_stamps()
         self._operator_policy = operator_policy_from_config(config)
 
-    def prices(self) -> Prices:
-        """Return the token prices currently set in the file."""
-        return self.current().prices
+    def find_price(self, model: str) -> Price | None:
+        """Return a model's price: as currently set in the file, else as in the list that comes with Retinue."""
+        config = self.current()
+        if (price := find_for_model(model, config.prices)) is not None:
+            return price
+        facts = find_model_facts(model, config.providers)
+        return None if facts is None else facts.price
+
+    def is_long_prompt(self, model: str, input_tokens: int) -> bool:
+        """Return whether a request has the rates for long prompts."""
+        if input_tokens <= MIN_LONG_PROMPT_TOKENS:
+            return False
+        price = self.find_price(model)
+        return price is not None and price.is_long_prompt(input_tokens)
 
     def approval_policy(self) -> ApprovalPolicy:
         """Return the policy for approvals currently set in the file."""

@@ -3,14 +3,14 @@
 from typing import Any
 
 from retinue.domain.approval import ApprovalState
-from retinue.domain.pricing import Prices, run_cost, summarize_costs
+from retinue.domain.pricing import FindPrice, run_cost, summarize_costs
 from retinue.domain.run import Run, iso_timestamp, run_details_as_json
 from retinue.domain.side_effect import SideEffect, SideEffectState, side_effect_as_json
 from retinue.errors import NotFound
 from retinue.interfaces import Transaction
 
 
-def load_run_json(run_id: str, prices: Prices, tx: Transaction) -> tuple[Run, dict[str, Any]]:
+def load_run_json(run_id: str, find_price: FindPrice, tx: Transaction) -> tuple[Run, dict[str, Any]]:
     """Return a run and its JSON object, with the cost of its tree.
 
     Raises:
@@ -19,8 +19,8 @@ def load_run_json(run_id: str, prices: Prices, tx: Transaction) -> tuple[Run, di
     run = tx.get_run(run_id, with_children=True)
     if run is None:
         raise NotFound(f"Run {run_id} not found. List runs with `retinue runs history`.")
-    tree = summarize_costs(run_tree(run, tx), prices)
-    return run, run_json(run, tx, pending_approval_ids(tx), prices) | {"tree": tree.as_json()}
+    tree = summarize_costs(run_tree(run, tx), find_price)
+    return run, run_json(run, tx, pending_approval_ids(tx), find_price) | {"tree": tree.as_json()}
 
 
 def run_tree(run: Run, tx: Transaction) -> list[Run]:
@@ -32,14 +32,17 @@ def run_tree(run: Run, tx: Transaction) -> list[Run]:
     return list(found.values())
 
 
-def run_json(run: Run, tx: Transaction, pending: dict[str, list[str]], prices: Prices) -> dict[str, Any]:
+def run_json(
+    run: Run, tx: Transaction, pending: dict[str, list[str]], find_price: FindPrice
+) -> dict[str, Any]:
     return run_details_as_json(run, delivery_json(run, tx), side_effects_json(run, tx)) | {
         "approvals": pending.get(run.id, []),
         "root": run.root_id,
         "created_at": iso_timestamp(run.created_at),
         "call": run.request.call_id or None,
         "cached_tokens": run.usage.cached,
-        "cost": run_cost(run, prices),
+        "cache_write_tokens": run.usage.cache_write,
+        "cost": run_cost(run, find_price),
     }
 
 

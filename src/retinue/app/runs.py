@@ -407,8 +407,8 @@ class RunService:
         Raises:
             NotFound: There is no such run.
         """
-        prices = self._context.live_config.prices()
-        run, row = await self._context.ledger.read(partial(load_run_json, run_id, prices))
+        find_price = self._context.live_config.find_price
+        run, row = await self._context.ledger.read(partial(load_run_json, run_id, find_price))
         questions = [each.as_json() for each in await self.open_questions(run)]
         found = await self.find(run.id)
         display_names = await display_names_by_run({run.id: run.agent}, self._context)
@@ -443,9 +443,9 @@ class RunService:
                 with_children=True,
             )
             pending = pending_approval_ids(tx) if found else {}
-            return [run_json(run, tx, pending, prices) for run in found]
+            return [run_json(run, tx, pending, find_price) for run in found]
 
-        prices = self._context.live_config.prices()
+        find_price = self._context.live_config.find_price
         rows = await self._context.ledger.read(step)
         display_names = await display_names_by_run(
             {row["run_id"]: row["agent"] for row in rows}, self._context
@@ -458,12 +458,12 @@ class RunService:
 
     def cost(self, run: Run) -> float | None:
         """Return the cost of this run alone in dollars, or None if its model has no price."""
-        return run_cost(run, self._context.live_config.prices())
+        return run_cost(run, self._context.live_config.find_price)
 
     async def tree_cost(self, run: Run) -> CostSummary:
         """Return the usage and cost of a run and all its descendants."""
-        prices = self._context.live_config.prices()
-        return await self._context.ledger.read(lambda tx: summarize_costs(run_tree(run, tx), prices))
+        find_price = self._context.live_config.find_price
+        return await self._context.ledger.read(lambda tx: summarize_costs(run_tree(run, tx), find_price))
 
     async def open_questions(self, run: Run) -> list[Question]:
         """Return the open questions of a run and its descendants to a person, oldest first."""

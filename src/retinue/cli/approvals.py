@@ -6,13 +6,13 @@ from dataclasses import replace
 import click
 
 from retinue.app import App
-from retinue.cli.command import exit_code, with_app
+from retinue.cli.command import exit_code, run_output, with_app
 from retinue.cli.follow import follow_run, print_result
 from retinue.cli.options import Group
 from retinue.cli.ui.approval_card import approval_card_lines
 from retinue.cli.ui.terminal import Column, Terminal, one_line
 from retinue.domain.approval import Approval, approval_as_json
-from retinue.domain.run import Run, Status, run_as_json
+from retinue.domain.run import Run, Status
 
 APPROVAL_COLUMNS: Sequence[Column] = (
     ("APPROVAL", lambda row: row["id"]),
@@ -87,7 +87,8 @@ async def answer_approval(app: App, terminal: Terminal, approval: str, answer: s
             "sandbox": await app.runs.lowest_sandbox_level(run),
         }
         terminal.print_json(
-            approval_as_json(await app.approvals.find(answered.id)) | {"run": run_as_json(run) | extra_fields}
+            approval_as_json(await app.approvals.find(answered.id))
+            | {"run": run_output(app, run) | extra_fields}
         )
     return code
 

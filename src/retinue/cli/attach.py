@@ -8,7 +8,7 @@ from contextlib import suppress
 import click
 
 from retinue.app import App
-from retinue.cli.command import exit_code, with_app
+from retinue.cli.command import exit_code, run_output, with_app
 from retinue.cli.follow import RunEventPrinter, detach_on_hangup, status_sentence
 from retinue.cli.options import Command
 from retinue.cli.run_waiter import (
@@ -20,7 +20,7 @@ from retinue.cli.run_waiter import (
 )
 from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
-from retinue.domain.run import LIVE_STATUSES, Run, run_as_json
+from retinue.domain.run import LIVE_STATUSES, Run
 from retinue.domain.session import Session
 from retinue.errors import RetinueError
 
@@ -52,7 +52,7 @@ async def _print_final_state(follower: "SessionFollower", *, detached: bool) -> 
     terminal = follower.terminal
     runs = [await follower.app.runs.find(run_id) for run_id in follower.run_ids]
     if terminal.json:
-        terminal.print_json([run_as_json(run) for run in runs])
+        terminal.print_json([run_output(follower.app, run) for run in runs])
     elif not runs:
         terminal.print_note(
             f'No run is active in {follower.session.slug}. Send it a message with "retinue send {follower.session.slug} TEXT".'

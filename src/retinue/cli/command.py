@@ -44,8 +44,8 @@ such a run.
 
 
 def run_output(app: App, run: Run) -> dict[str, Any]:
-    """Return the JSON of a run, without the path of a transcript that is deleted when the command ends."""
-    output = run_as_json(run)
+    """Return the JSON of a run with its cost, without the path of a transcript that is deleted when the command ends."""
+    output = run_as_json(run) | {"cost": app.runs.cost(run)}
     return output if app.config.is_persistent else output | {"path": None}
 
 

@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from retinue.app import App
 from retinue.app.run_options import RunOptions, SpawnOptions
-from retinue.cli.command import ALLOW_HOME_OPTION, FORGET_OPTION, with_app
+from retinue.cli.command import ALLOW_HOME_OPTION, FORGET_OPTION, run_output, with_app
 from retinue.cli.follow import follow_run, print_result
 from retinue.cli.options import Command
 from retinue.cli.ui.terminal import Terminal
-from retinue.domain.run import run_as_json
 from retinue.errors import UsageError
 from retinue.storage.json_schema import read_schema_file
 
@@ -156,7 +155,7 @@ async def _submit_to_daemon(app: App, terminal: Terminal, task: str | None, opti
         )
     submitted = await app.runs.start(task, replace(options, owner=daemon["owner"]))
     await daemon_client.ping_daemon(app.config.home)
-    terminal.print_facts(run_as_json(submitted))
+    terminal.print_facts(run_output(app, submitted))
     return 0
 
 

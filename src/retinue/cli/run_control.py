@@ -3,11 +3,10 @@
 import click
 
 from retinue.app import App
-from retinue.cli.command import with_app
+from retinue.cli.command import run_output, with_app
 from retinue.cli.options import Command
 from retinue.cli.run_waiter import resume_orphaned_runs
 from retinue.cli.ui.terminal import Terminal
-from retinue.domain.run import run_as_json
 
 
 @click.command("interrupt", cls=Command)
@@ -20,7 +19,7 @@ async def interrupt_run(app: App, terminal: Terminal, run: str) -> None:
     summarise first. A run that has not started is cancelled.
     """
     stopped = await app.runs.interrupt(run)
-    terminal.print_facts(run_as_json(await app.runs.wait_for_end(stopped)))
+    terminal.print_facts(run_output(app, await app.runs.wait_for_end(stopped)))
 
 
 @click.command("detach", cls=Command)
@@ -39,4 +38,4 @@ async def detach_run(app: App, terminal: Terminal, run: str) -> None:
     ).owner_id == app.owner_id:
         await app.runs.wait(parent_id)  # no other process runs it: it continues here
         detached = await app.runs.find(detached.id)
-    terminal.print_facts(run_as_json(detached))
+    terminal.print_facts(run_output(app, detached))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from retinue.app import App
-from retinue.cli.command import exit_code, with_app
+from retinue.cli.command import exit_code, run_output, with_app
 from retinue.cli.follow import reply_hint
 from retinue.cli.options import Group
 from retinue.cli.run_control import detach_run, interrupt_run
@@ -20,7 +20,7 @@ from retinue.cli.user_prompts import UserPrompter, catch_interrupts
 from retinue.domain.model_selection import model_label
 from retinue.domain.number_format import format_count
 from retinue.domain.pricing import CostSummary, format_dollars
-from retinue.domain.run import Run, Status, WaitReason, run_as_json
+from retinue.domain.run import Run, Status, WaitReason
 from retinue.errors import UsageError
 
 MAX_TOOL_NAME_CHARS = 64
@@ -52,12 +52,12 @@ async def list_runs(app: App, terminal: Terminal) -> None:
     live = await app.runs.list(live=True)
     empty_note = 'No live runs. List earlier ones with "retinue runs history".'
     if terminal.json:
-        terminal.print_json([run_as_json(run) for run in live])
+        terminal.print_json([run_output(app, run) for run in live])
         return
     relatives = await load_run_trees(app, live)
     labels = run_labels(relatives, terminal.agent_titles)
     rows = [
-        run_as_json(run)
+        run_output(app, run)
         | {
             "label": f"{'  ' * depth}{labels[run.id]} {run.status}{_waiting_for_text(run)}",
             "time": _duration_text(run),
@@ -80,7 +80,7 @@ async def list_run_history(app: App, terminal: Terminal, limit: int) -> None:
             f"No runs to list: {format_count(pruned, 'ended run')} {'was' if pruned == 1 else 'were'} pruned or purged. "
             'What was said is in the sessions: "retinue sessions list".'
         )
-    terminal.print_table([run_as_json(run) for run in history], RUN_COLUMNS, empty_note=empty_note)
+    terminal.print_table([run_output(app, run) for run in history], RUN_COLUMNS, empty_note=empty_note)
 
 
 @runs.command("show")
@@ -125,7 +125,7 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
 async def cancel_run(app: App, terminal: Terminal, run: str) -> None:
     """Cancel a run, even if another process executes it. Its saved messages are kept."""
     stopped = await app.runs.cancel(run)
-    terminal.print_facts(run_as_json(await app.runs.wait_for_end(stopped)))
+    terminal.print_facts(run_output(app, await app.runs.wait_for_end(stopped)))
 
 
 runs.add_command(interrupt_run)
@@ -168,7 +168,7 @@ async def resume_runs(app: App, terminal: Terminal, run: str | None, model: str 
                 app, run_ids, interrupted, prompter, before_interrupt=progress.stop
             )
     terminal.print_table(
-        [run_as_json(each) for each in finished], RUN_COLUMNS, empty_note="No interrupted runs."
+        [run_output(app, each) for each in finished], RUN_COLUMNS, empty_note="No interrupted runs."
     )
     reported = (
         reportable_runs(finished, started_at)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import click
 
 from retinue.app import App
-from retinue.cli.command import exit_code, with_app
+from retinue.cli.command import exit_code, run_output, with_app
 from retinue.cli.follow import follow_runs, status_sentence
 from retinue.cli.options import Command
 from retinue.cli.run_waiter import UserDetached, load_run_trees, resume_orphaned_runs
 from retinue.cli.ui.terminal import Terminal
-from retinue.domain.run import Run, run_as_json
+from retinue.domain.run import Run
 from retinue.errors import Cancelled
 
 
@@ -33,7 +33,7 @@ async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
     except UserDetached:
         return await _print_live_runs(app, terminal, list(runs_by_id))
     if terminal.json:
-        terminal.print_json([run_as_json(run) for run in finished])
+        terminal.print_json([run_output(app, run) for run in finished])
     for run in finished:
         if run.result_hash and not run.text:
             terminal.print_note(f"The result of run {run.id} was pruned and is no longer in its session.")
@@ -49,7 +49,7 @@ async def _print_live_runs(app: App, terminal: Terminal, ids: Sequence[str]) -> 
     """Tell the user which runs continue after detaching, and how to cancel them."""
     runs = [await app.runs.find(run_id) for run_id in ids]
     if terminal.json:
-        terminal.print_json([run_as_json(run) for run in runs])
+        terminal.print_json([run_output(app, run) for run in runs])
     for run in runs:
         if run.status.is_live:
             terminal.print_note(f'Run {run.id} is {run.status}. Stop it with "retinue runs cancel {run.id}".')

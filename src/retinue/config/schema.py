@@ -112,7 +112,7 @@ _DENY = validators.map_with_keys(
 )
 _WEB_FETCH = validators.map_with_keys({"hosts": validators.list_of(_parse_site)})
 _PRICE = validators.map_with_keys(
-    {name: validators.number_between(0, 1e6) for name in ("input", "output", "cache_read")},
+    {name: validators.number_between(0, 1e6) for name in ("input", "output", "cache_read", "cache_write")},
 )
 _SANDBOX = validators.map_with_keys({"minimum": validators.one_of(SANDBOX_LEVELS)})
 

@@ -112,13 +112,27 @@ class Usage(Struct, frozen=True, kw_only=True):
     output: int = 0
     cached: int = 0
     """Part of the input that came from the provider's cache."""
+    cache_write: int = 0
+    """Part of the input that the provider stored in its cache, for which some ask more."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             input=self.input + other.input,
             output=self.output + other.output,
             cached=self.cached + other.cached,
+            cache_write=self.cache_write + other.cache_write,
         )
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input=self.input - other.input,
+            output=self.output - other.output,
+            cached=self.cached - other.cached,
+            cache_write=self.cache_write - other.cache_write,
+        )
+
+
+NO_USAGE = Usage()
 
 
 CALL_KEY_PREFIX = "call:"
@@ -329,6 +343,8 @@ class Run(Struct, frozen=True, kw_only=True):
     effective_calls: int = 0
     """Number of tool calls that did something; refused calls and exit tools do not count."""
     usage: Usage = Usage()
+    long_prompt_usage: Usage = Usage()
+    """Part of the usage that the model's vendor charges at the rates for long prompts."""
     attempts: int = 0
     """Number of times the run was started, not counting resumptions after waiting."""
     owner_id: str = ""
@@ -429,7 +445,14 @@ class Run(Struct, frozen=True, kw_only=True):
         )
 
     def record_reply(
-        self, usage: Usage, *, tool_calls: int, text: str, model: str, is_fallback: bool = False
+        self,
+        usage: Usage,
+        *,
+        tool_calls: int,
+        text: str,
+        model: str,
+        is_fallback: bool = False,
+        is_long_prompt: bool = False,
     ) -> Self:
         """Count one reply of the model, after it was saved."""
         report = self.report
@@ -440,6 +463,7 @@ class Run(Struct, frozen=True, kw_only=True):
             turns=self.turns + 1,
             tool_calls=self.tool_calls + tool_calls,
             usage=self.usage + usage,
+            long_prompt_usage=self.long_prompt_usage + usage if is_long_prompt else self.long_prompt_usage,
             text=text or self.text,
             model=model or self.model,
             report=report,

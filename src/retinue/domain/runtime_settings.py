@@ -29,3 +29,5 @@ class RuntimeSettings(Struct, frozen=True, kw_only=True):
     """Whether nobody can answer approvals, so that calls that require one are refused at once."""
     run_cost: Callable[[Run], float | None] = lambda _: None
     """Return the cost of a run in dollars; None if its model has no price."""
+    is_long_prompt: Callable[[str, int], bool] = lambda _model, _tokens: False
+    """Return whether the model's vendor asks other rates for a request with this many input tokens."""

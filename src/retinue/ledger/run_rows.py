@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from retinue.domain.event import Event, EventKind
 from retinue.domain.run import (
+    NO_USAGE,
     Reason,
     RecoveryState,
     Run,
@@ -48,6 +49,8 @@ class RunRow(NamedTuple):
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    cache_write_tokens: int
+    long_prompt: str
     attempts: int
     owner: str
     scope_hash: str
@@ -97,6 +100,7 @@ _RECOVERY_DECODER = msgspec.json.Decoder(RecoveryState)
 _NO_RECOVERY = RecoveryState()
 _REPORT_DECODER = msgspec.json.Decoder(RunReport)
 _NO_REPORT = RunReport()
+_USAGE_DECODER = msgspec.json.Decoder(Usage)
 _MAX_CACHED_CHARS = 4_000
 _MAX_CACHED_REQUESTS = 2_048
 _STATUS_BY_VALUE = {each.value: each for each in Status}
@@ -141,6 +145,10 @@ def run_row(run: Run) -> RunRow:
         input_tokens=run.usage.input,
         output_tokens=run.usage.output,
         cached_tokens=run.usage.cached,
+        cache_write_tokens=run.usage.cache_write,
+        long_prompt=""
+        if run.long_prompt_usage == NO_USAGE
+        else _ENCODER.encode(run.long_prompt_usage).decode(),
         attempts=run.attempts,
         owner=run.owner_id,
         scope_hash=run.scope_hash,
@@ -194,7 +202,13 @@ def run_from_row(row: RunRow, children: Iterable[str] = ()) -> Run:
         turns=row.turns,
         tool_calls=row.tool_calls,
         effective_calls=row.made,
-        usage=Usage(input=row.input_tokens, output=row.output_tokens, cached=row.cached_tokens),
+        usage=Usage(
+            input=row.input_tokens,
+            output=row.output_tokens,
+            cached=row.cached_tokens,
+            cache_write=row.cache_write_tokens,
+        ),
+        long_prompt_usage=_USAGE_DECODER.decode(row.long_prompt) if row.long_prompt else NO_USAGE,
         attempts=row.attempts,
         owner_id=row.owner,
         scope_hash=row.scope_hash,

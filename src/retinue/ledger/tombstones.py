@@ -17,13 +17,26 @@ _INSERT_TOMBSTONES = (
     " started_at, ended_at) SELECT id, key_hash(ask_key), session_id, agent, status, reason, text_hash(text),"
     f" created_at, started_at, ended_at FROM runs WHERE id IN {_LISTED}"
 )
+_DAILY_SUMS = {
+    "runs": "count(*)",
+    "turns": "sum(turns)",
+    "tool_calls": "sum(tool_calls)",
+    "input_tokens": "sum(input_tokens)",
+    "output_tokens": "sum(output_tokens)",
+    "cached_tokens": "sum(cached_tokens)",
+    "cache_write_tokens": "sum(cache_write_tokens)",
+    **{
+        f"long_{name}_tokens": f"coalesce(sum(nullif(long_prompt, '') ->> '$.{name}'), 0)"
+        for name in ("input", "output", "cached", "cache_write")
+    },
+}
+"""Column of daily_usage → its value for a group of runs."""
 _ADD_DAILY_USAGE = (
-    "INSERT INTO daily_usage (day, agent, model, runs, turns, tool_calls, input_tokens, output_tokens, cached_tokens)"  # noqa: S608  (the same)
-    " SELECT date(ended_at / 1000000, 'unixepoch'), agent, model, count(*), sum(turns), sum(tool_calls),"
-    f" sum(input_tokens), sum(output_tokens), sum(cached_tokens) FROM runs WHERE id IN {_LISTED} GROUP BY 1, 2, 3"
-    " ON CONFLICT (day, agent, model) DO UPDATE SET runs = runs + excluded.runs, turns = turns + excluded.turns,"
-    " tool_calls = tool_calls + excluded.tool_calls, input_tokens = input_tokens + excluded.input_tokens,"
-    " output_tokens = output_tokens + excluded.output_tokens, cached_tokens = cached_tokens + excluded.cached_tokens"
+    f"INSERT INTO daily_usage (day, agent, model, {', '.join(_DAILY_SUMS)})"  # noqa: S608  (the same)
+    f" SELECT date(ended_at / 1000000, 'unixepoch'), agent, model, {', '.join(_DAILY_SUMS.values())}"
+    f" FROM runs WHERE id IN {_LISTED} GROUP BY 1, 2, 3"
+    " ON CONFLICT (day, agent, model) DO UPDATE SET "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in _DAILY_SUMS)
 )
 _SELECT = "SELECT id, session_id, agent, status, reason, result_hash, created_at, started_at, ended_at FROM pruned_runs"
 

@@ -338,6 +338,7 @@ class _MessageReader:
             ),
             output_tokens=sum_counts(self._usage, "output_tokens"),
             cached_tokens=sum_counts(self._usage, "cache_read_input_tokens"),
+            cache_write_tokens=sum_counts(self._usage, "cache_creation_input_tokens"),
             sent_bytes=sent_bytes,
         )
         return self._builder.build(self._stop, usage)

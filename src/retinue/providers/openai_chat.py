@@ -301,12 +301,18 @@ class _CompletionReader:
             raise provider_error("the model's reply ended before it was complete", INCOMPLETE)
         if self._refusals and self._stop is not StopReason.LENGTH:
             self._stop = StopReason.REFUSED
+        input_tokens = sum_counts(self._usage, "prompt_tokens")
+        details = usage_mapping(self._usage.get("prompt_tokens_details"))
         usage = self._builder.plausible_usage(
-            input_tokens=sum_counts(self._usage, "prompt_tokens"),
-            output_tokens=sum_counts(self._usage, "completion_tokens"),
-            cached_tokens=sum_counts(
-                usage_mapping(self._usage.get("prompt_tokens_details")), "cached_tokens"
+            input_tokens=input_tokens,
+            # Some servers count reasoning in the total only, but charge it as output.
+            output_tokens=max(
+                sum_counts(self._usage, "completion_tokens"),
+                sum_counts(self._usage, "total_tokens") - input_tokens,
             ),
+            cached_tokens=sum_counts(details, "cached_tokens")
+            or sum_counts(self._usage, "prompt_cache_hit_tokens"),
+            cache_write_tokens=sum_counts(details, "cache_write_tokens"),
             sent_bytes=sent_bytes,
         )
         self._builder.provider_data += self._blocks_to_return()

@@ -267,10 +267,12 @@ class _ResponseReader:
         self._builder.provider_data += [
             text for open_item in self._items.values() if (text := _encode_item(open_item))
         ]
+        details = usage_mapping(self._usage.get("input_tokens_details"))
         usage = self._builder.plausible_usage(
             input_tokens=sum_counts(self._usage, "input_tokens"),
             output_tokens=sum_counts(self._usage, "output_tokens"),
-            cached_tokens=sum_counts(usage_mapping(self._usage.get("input_tokens_details")), "cached_tokens"),
+            cached_tokens=sum_counts(details, "cached_tokens"),
+            cache_write_tokens=sum_counts(details, "cache_write_tokens"),
             sent_bytes=sent_bytes,
         )
         return self._builder.build(self._stop, usage)

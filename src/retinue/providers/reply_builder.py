@@ -151,14 +151,22 @@ class ReplyBuilder:
         )
 
     def plausible_usage(
-        self, *, input_tokens: int, output_tokens: int, cached_tokens: int, sent_bytes: int
+        self,
+        *,
+        input_tokens: int,
+        output_tokens: int,
+        cached_tokens: int,
+        sent_bytes: int,
+        cache_write_tokens: int = 0,
     ) -> Usage:
         """Return the provider's token counts where plausible, else an estimate from sizes."""
         input_tokens = _plausible_tokens(input_tokens, sent_bytes)
+        cached = min(cached_tokens, input_tokens)
         return Usage(
             input=input_tokens,
             output=_plausible_tokens(output_tokens, self._size),
-            cached=min(cached_tokens, input_tokens),
+            cached=cached,
+            cache_write=min(cache_write_tokens, input_tokens - cached),
         )
 
     def _finish_tool_calls(self, *, is_truncated: bool) -> tuple[UnsavedToolCall, ...]:

@@ -298,7 +298,7 @@ class AgentLoop:
         earlier_entries = await conversation.read_earlier_entries(run.id) if was_started else ()
         entries = _all_entries(earlier_entries, conversation)
         if was_started:
-            run = recount_run(run, entries)
+            run = recount_run(run, entries, self.context.is_long_prompt)
             self.loop_detector.restore(entries, run.id)
             if run.recovery.is_first_crash and has_completed_call(run, entries):
                 run = replace(run, recovery=run.recovery.record_progress())

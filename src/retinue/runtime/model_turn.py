@@ -267,6 +267,7 @@ class ModelTurn:
             text=text,
             model=model,
             is_fallback=self._asked_model != self._first_model,
+            is_long_prompt=attempt.context.is_long_prompt(model, message.usage.input),
         )
         attempt.emit_saved(message, *calls)
 

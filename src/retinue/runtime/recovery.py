@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from retinue.domain.run import PERSON_REASONS, Reason, Run, Status, Usage
+from retinue.domain.run import NO_USAGE, PERSON_REASONS, Reason, Run, Status
 from retinue.domain.side_effect import SideEffectState
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import Conflict, NotFound, Refused
@@ -69,22 +69,25 @@ def _entries_since_last_reply(entries: Sequence[Entry]) -> Sequence[Entry]:
     return entries
 
 
-def recount_run(run: Run, entries: Sequence[Entry]) -> Run:
+def recount_run(run: Run, entries: Sequence[Entry], is_long_prompt: Callable[[str, int], bool]) -> Run:
     """Restore a resumed run's counters from its replies in the transcript."""
     replies = [
         entry
         for entry in entries
         if isinstance(entry, Message) and entry.role == "agent" and entry.run == run.id
     ]
-    usage = Usage()
+    usage = long_prompt_usage = NO_USAGE
     for reply in replies:
         usage = usage + reply.usage
+        if is_long_prompt(run.model, reply.usage.input):
+            long_prompt_usage = long_prompt_usage + reply.usage
     texts = [reply.text for reply in replies if reply.text]
     return replace(
         run,
         turns=len(replies),
         tool_calls=sum(reply.tool_call_count for reply in replies),
         usage=usage,
+        long_prompt_usage=long_prompt_usage,
         text=texts[-1] if texts else "",
     )
 

@@ -65,6 +65,7 @@ async def finish_run(
             tool_calls=run.tool_calls,
             effective_calls=run.effective_calls,
             usage=run.usage,
+            long_prompt_usage=run.long_prompt_usage,
             model=run.model or current.model,
             scope_hash=run.scope_hash or current.scope_hash,
             exit_tool=run.exit_tool,

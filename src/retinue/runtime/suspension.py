@@ -104,6 +104,7 @@ def with_counters(row: Run, run: Run) -> Run:
         tool_calls=run.tool_calls,
         effective_calls=run.effective_calls,
         usage=run.usage,
+        long_prompt_usage=run.long_prompt_usage,
         text=run.text,
         model=run.model or row.model,
         scope_hash=run.scope_hash,

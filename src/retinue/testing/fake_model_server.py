@@ -72,16 +72,27 @@ class FakeModelServer:
         script: Responses played in order for all clients, or a function that chooses one by the request.
         host: Address to listen on.
         port: Port to listen on; 0 takes any free one.
+        models: What a request for the list of models is answered with; without it, the server has none.
     """
 
-    def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        models: Sequence[Mapping[str, Any]] | FakeResponse | None = None,
+    ) -> None:
         self.requests: list[CapturedRequest] = []
+        self.list_requests: list[CapturedRequest] = []
+        """Requests for the list of models."""
         self.url = ""
         self.client_disconnected = asyncio.Event()
         """Set once a client disconnected before its response was complete."""
         self._client_addresses: set[object] = set()
         self._script = script
         self._next_index = 0
+        self._models = models
         self._host = host
         self._port = port
         self._runner: web.AppRunner | None = None
@@ -93,6 +104,8 @@ class FakeModelServer:
             app.router.add_post(f"{prefix}/chat/completions", self._serve_openai)
             app.router.add_post(f"{prefix}/responses", self._serve_responses)
             app.router.add_post(f"{prefix}/messages", self._serve_anthropic)
+            if self._models is not None:
+                app.router.add_get(f"{prefix}/models", self._serve_models)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port)
@@ -137,6 +150,20 @@ class FakeModelServer:
                 request, scripted, [msgspec.json.encode(anthropic_message(scripted, model))]
             )
         return await self._send_response(request, scripted, anthropic_events(scripted, model))
+
+    async def _serve_models(self, request: web.Request) -> web.StreamResponse:
+        self.list_requests.append(
+            CapturedRequest(
+                path=request.path_qs,
+                headers={name.lower(): value for name, value in request.headers.items()},
+                body={},
+                raw_body=b"",
+                received_at=asyncio.get_running_loop().time(),
+            )
+        )
+        if isinstance(self._models, FakeResponse):
+            return await self._send_response(request, self._models, [])
+        return web.json_response({"object": "list", "data": [*(self._models or ())]})
 
     async def _choose_response(self, request: web.Request) -> tuple[FakeResponse, CapturedRequest]:
         raw = await request.read()

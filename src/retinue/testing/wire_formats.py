@@ -120,7 +120,10 @@ def openai_response(response: FakeResponse, requested_model: str) -> dict[str, A
         if usage is None
         else {
             "input_tokens": usage.get("input"),
-            "input_tokens_details": {"cached_tokens": usage.get("cached", 0)},
+            "input_tokens_details": {
+                "cached_tokens": usage.get("cached", 0),
+                "cache_write_tokens": usage.get("cache_write", 0),
+            },
             "output_tokens": usage.get("output"),
             "output_tokens_details": {"reasoning_tokens": 0},
         },
@@ -200,7 +203,7 @@ def anthropic_events(response: FakeResponse, requested_model: str) -> Iterator[b
     usage = (
         {}
         if response.usage is None
-        else {"usage": {"input_tokens": response.usage.get("input"), "output_tokens": 1}}
+        else {"usage": {**_anthropic_input_usage(response.usage), "output_tokens": 1}}
     )
     start: dict[str, Any] = {
         "id": "msg_1",
@@ -240,7 +243,17 @@ def anthropic_message(response: FakeResponse, requested_model: str) -> dict[str,
         "model": _model_name(response, requested_model),
         "content": list(_content_blocks(response)),
         "stop_reason": _anthropic_stop_reason(response) if response.finish else None,
-        "usage": {"input_tokens": usage.get("input"), "output_tokens": usage.get("output")},
+        "usage": {**_anthropic_input_usage(usage), "output_tokens": usage.get("output")},
+    }
+
+
+def _anthropic_input_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the counts of input tokens, of which Anthropic's server counts only the uncached ones as input."""
+    cached, written = usage.get("cached", 0), usage.get("cache_write", 0)
+    return {
+        "input_tokens": usage["input"] - cached - written if "input" in usage else None,
+        **({"cache_read_input_tokens": cached} if cached else {}),
+        **({"cache_creation_input_tokens": written} if written else {}),
     }
 
 
@@ -304,8 +317,13 @@ def _openai_chunk(
 
 def _openai_usage(response: FakeResponse) -> dict[str, Any]:
     usage = response.usage or {}
-    cached = {"prompt_tokens_details": {"cached_tokens": usage["cached"]}} if "cached" in usage else {}
-    return {"prompt_tokens": usage.get("input"), "completion_tokens": usage.get("output"), **cached}
+    names = {"cached": "cached_tokens", "cache_write": "cache_write_tokens"}
+    details = {name: usage[ours] for ours, name in names.items() if ours in usage}
+    return {
+        "prompt_tokens": usage.get("input"),
+        "completion_tokens": usage.get("output"),
+        **({"prompt_tokens_details": details} if details else {}),
+    }
 
 
 def _finish_reason(response: FakeResponse) -> str:

@@ -121,7 +121,7 @@ async def test_a_run_reports_its_own_usage_and_cost_and_those_of_its_tree(api: O
 
     Shows: D057.
     """
-    prices = '[prices."openai:gpt-5-mini"]\ninput = 1.0\noutput = 10.0\ncache_read = 0.1\n'
+    prices = '[prices."openai:gpt-5.6-terra"]\ninput = 1.0\noutput = 10.0\ncache_read = 0.1\n'
     usage = {"input": 100, "output": 50, "cached": 40}
 
     def model(request: CapturedRequest) -> FakeResponse:
@@ -155,12 +155,18 @@ async def test_a_run_reports_its_own_usage_and_cost_and_those_of_its_tree(api: O
             "runs": 2,
             "usage": {"input": 200, "output": 100},
             "cached_tokens": 80,
+            "cache_write_tokens": 0,
             "cost": top["cost"],
             "unpriced": 0,
         }
         (Path(client.app.config.config_dir) / "config.toml").write_text(AUTO)
         repriced = (await client.get(f"/api/runs/{top['run_id']}")).json
-        assert (repriced["cost"], repriced["tree"]["cost"], repriced["tree"]["unpriced"]) == (None, None, 1)
+        own_price = pytest.approx((120 * 2.0 + 80 * 0.2 + 100 * 12.0) / 1e6, abs=1e-6)
+        assert (repriced["cost"], repriced["tree"]["cost"], repriced["tree"]["unpriced"]) == (
+            own_price,
+            own_price,
+            0,
+        )
 
 
 async def test_cancelling_a_run_cancels_its_children_for_good(api: OpenApi):

@@ -70,7 +70,12 @@ def _read_result(event: Mapping[str, Any], builder: CliReplyBuilder) -> None:
         as_count(usage.get(each))
         for each in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     )
-    builder.usage = Usage(input=input_tokens, output=as_count(usage.get("output_tokens")))
+    builder.usage = Usage(
+        input=input_tokens,
+        output=as_count(usage.get("output_tokens")),
+        cached=as_count(usage.get("cache_read_input_tokens")),
+        cache_write=as_count(usage.get("cache_creation_input_tokens")),
+    )
     result_text = str(event.get("result") or "")
     subtype = str(event.get("subtype") or "")
     if event.get("is_error") is True or subtype.startswith("error"):

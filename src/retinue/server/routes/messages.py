@@ -83,6 +83,7 @@ class AgentMessageBody(MessageBody):
 
 class EntryTokenUsage(TokenUsage):
     cached: Annotated[int, Meta(description="Input tokens that came from the provider's cache.")]
+    cache_write: Annotated[int, Meta(description="Input tokens that the provider stored in its cache.")]
 
 
 class MessageEntry(ResponseModel, tag_field="kind", tag="message"):
@@ -166,7 +167,7 @@ MESSAGE_ENTRY_EXAMPLE: dict[str, Any] = {
     "origin": "",
     "run": RUN_ID,
     "model": "",
-    "usage": {"input": 0, "output": 0, "cached": 0},
+    "usage": {"input": 0, "output": 0, "cached": 0, "cache_write": 0},
     "stop_reason": "",
     "tool_call_count": 0,
 }

@@ -109,9 +109,10 @@ class RunRow(ResponseModel):
     ]
     call: Annotated[str | None, Meta(description="Id of the tool call that requested the run.")]
     cached_tokens: Annotated[int, Meta(description="Input tokens that came from the provider's cache.")]
-    cost: Annotated[
-        float | None, Meta(description="US dollars, from the setting prices; null if the model has no price.")
+    cache_write_tokens: Annotated[
+        int, Meta(description="Input tokens that the provider stored in its cache.")
     ]
+    cost: Annotated[float | None, Meta(description="US dollars; null if the model has no price.")]
     agent_display_name: Annotated[
         str | None, Meta(description="The agent's display name; null if its definition has none.")
     ]
@@ -123,6 +124,7 @@ class TreeTotals(ResponseModel):
     runs: int
     usage: TokenUsage
     cached_tokens: int
+    cache_write_tokens: int
     cost: Annotated[
         float | None, Meta(description="Cost of the runs whose model has a price; null if none has a price.")
     ]
@@ -191,6 +193,7 @@ RUN_ROW_EXAMPLE: dict[str, Any] = {
     "result_hash": None,
     "call": None,
     "cached_tokens": 0,
+    "cache_write_tokens": 0,
     "cost": 0.000477,
 }
 RUN_DETAILS_EXAMPLE: dict[str, Any] = RUN_ROW_EXAMPLE | {
@@ -200,6 +203,7 @@ RUN_DETAILS_EXAMPLE: dict[str, Any] = RUN_ROW_EXAMPLE | {
         "runs": 1,
         "usage": {"input": 1204, "output": 88},
         "cached_tokens": 0,
+        "cache_write_tokens": 0,
         "cost": 0.000477,
         "unpriced": 0,
     },

@@ -147,6 +147,7 @@ _REPLY = (
     Attribute(name="in", field="usage.input", encoding=COUNT),
     Attribute(name="out", field="usage.output", encoding=COUNT),
     Attribute(name="cached", field="usage.cached", encoding=COUNT),
+    Attribute(name="wrote", field="usage.cache_write", encoding=COUNT),
     Attribute(name="stop", field="stop_reason", is_rare=True),
     CALLS,
     PROVIDER_DATA,
