@@ -83,6 +83,7 @@ KEPT_PLACES: Mapping[str, str] = {
     "models": "weights of local models",
     "demo": "files of `retinue demo`",
     "trust.json": "hashes of trusted projects",
+    "offered.json": "names of the models that servers offer",
     "learned.json": "what model servers said about fields of requests",
     "token": "the daemon's key",
     "tokens.json": "hashes of keys",

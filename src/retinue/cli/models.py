@@ -1,4 +1,4 @@
-"""Commands for models: list those available, download a local one."""
+"""Commands for models: list those available, describe one, download a local one."""
 
 import os
 from collections.abc import Sequence
@@ -7,16 +7,33 @@ from typing import Any
 
 import click
 
+from retinue.app.models import (
+    describe_model,
+    fetch_and_save_models,
+    format_price,
+    offered_model_row,
+    readable_facts,
+)
 from retinue.cli.command import without_app
 from retinue.cli.options import Group
 from retinue.cli.ui.progress_bar import format_megabytes, show_progress_bar
 from retinue.cli.ui.terminal import Column, Terminal
 from retinue.config.load import Config, load_config
-from retinue.domain.model_selection import is_demo_model
+from retinue.domain.model_selection import NO_MODEL_MESSAGE, is_demo_model, parse_model_name
+from retinue.domain.providers import PROVIDER_ALIASES, PROVIDERS, find_provider
+from retinue.errors import BadConfig, Failed
 from retinue.providers.interface import ListedModel
 from retinue.providers.local import weights as local
-from retinue.providers.registry import listed_models
+from retinue.providers.registry import listed_models, listed_models_of
+from retinue.providers.server_models import OfferedModel
 
+OFFERED_MODEL_COLUMNS: Sequence[Column] = (
+    ("MODEL", lambda row: row["model"]),
+    ("", lambda row: "default" if row["default"] else ""),
+    ("WINDOW", lambda row: f"{row['context_window']:,}" if row["context_window"] else ""),
+    ("PRICE", lambda row: format_price(row["price"])),
+    ("ENDS", lambda row: row["ends"] or ""),
+)
 MODEL_COLUMNS: Sequence[Column] = (
     ("MODEL", lambda row: row["model"]),
     ("", lambda row: "default" if row["default"] else ""),
@@ -27,7 +44,7 @@ MODEL_COLUMNS: Sequence[Column] = (
 
 @click.group(cls=Group)
 def models() -> None:
-    """List the available models and download a local one.
+    """List and describe models, and download a local one.
 
     The default model is set by RETINUE_MODEL or the configuration. Otherwise it is the default of the first
     provider with an API key, or else the demonstration model, if its weights are installed.
@@ -35,10 +52,18 @@ def models() -> None:
 
 
 @models.command("list")
+@click.argument("provider", required=False)
 @without_app
-async def list_models(terminal: Terminal, home: str | None) -> None:
-    """List the models, whether each is usable, and which is the default."""
+async def list_models(terminal: Terminal, home: str | None, *, provider: str | None) -> None:
+    """List the models that can be used, or ask PROVIDER's server for its models.
+
+    Without PROVIDER, no server is asked: the list has the default models, those of the configuration, and local
+    ones.
+    """
     config = load_config(os.environ, home=home)
+    if provider is not None:
+        await _list_server_models(terminal, config, provider)
+        return
     default = config.default_model()
     listed = listed_models(config)
     if default and default not in [each.model for each in listed]:
@@ -53,6 +78,55 @@ async def list_models(terminal: Terminal, home: str | None) -> None:
         [_model_row(each) | {"default": each.model == default} for each in listed],
         MODEL_COLUMNS,
         empty_note="",
+    )
+
+
+@models.command("show")
+@click.argument("model", required=False)
+@without_app
+async def show_model(terminal: Terminal, home: str | None, *, model: str | None) -> None:
+    """Describe MODEL (default: the default model), without asking its server.
+
+    Shows its context window and prices, the server and key that are used, and what Retinue learned about it.
+    """
+    config = load_config(os.environ, home=home)
+    default = config.default_model()
+    if model is None and default is None:
+        raise BadConfig(NO_MODEL_MESSAGE)
+    facts = describe_model(parse_model_name(model or default or "", default, config.providers), config)
+    terminal.print_facts(facts if terminal.json else readable_facts(facts))
+
+
+async def _list_server_models(terminal: Terminal, config: Config, name: str) -> None:
+    """Print the models of a provider; if its server gives no list, those of the configuration."""
+    provider = find_provider(name, config.providers)
+    if provider is None:
+        known = ", ".join((*PROVIDER_ALIASES, *(config.providers.keys() - PROVIDER_ALIASES.keys())))
+        raise BadConfig(
+            f"There is no provider {name!r}. Use one of {known}, or configure [providers.{name}]."
+        )
+    default = config.default_model()
+    if provider not in config.providers:
+        rows = [_model_row(each) for each in listed_models_of(PROVIDERS[provider], config)]
+        terminal.print_table(
+            [row | {"default": row["model"] == default} for row in rows],
+            MODEL_COLUMNS,
+            empty_note="No models.",
+        )
+        return
+    configured = config.providers[provider].models
+    try:
+        offered = await fetch_and_save_models(provider, config)
+    except Failed as error:
+        if not configured:
+            raise
+        terminal.print_note(f"{error} Listing the models of the configuration.", colour="33")
+        offered = [OfferedModel(name=each) for each in configured]
+    rows = [offered_model_row(provider, each, config) for each in offered]
+    terminal.print_table(
+        [row | {"default": row["model"] == default} for row in rows],
+        OFFERED_MODEL_COLUMNS,
+        empty_note=f"The server of {provider} offers no models.",
     )
 
 

@@ -22,7 +22,7 @@ from retinue.storage import strict_json
 from retinue.storage.strict_yaml import MAX_DEPTH, ParseError
 from retinue.storage.text_file import lstat_stamp, read_text_file
 
-LIVE_SETTINGS = ("agents", "approvals", "deny", "ceiling", "prices")
+LIVE_SETTINGS = ("agents", "approvals", "deny", "ceiling", "prices", "context_windows")
 """Settings that every running process follows when the file changes."""
 _NOT_IN_FINGERPRINT = frozenset(
     {"env", "is_persistent", "is_unattended", "has_own_approvals", "retention", *LIVE_SETTINGS}
@@ -120,6 +120,8 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
     """MCP servers."""
     prices: Prices = field(default_factory=dict[str, Price])
     """Token prices, for displayed sums only."""
+    context_windows: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Context windows in tokens, by `provider:model` or the model's name alone."""
     database: str | None = None
     subagents: SubagentSettings = SubagentSettings()
     providers: Mapping[str, ProviderConfig] = field(default_factory=_default_providers)

@@ -114,6 +114,7 @@ _WEB_FETCH = validators.map_with_keys({"hosts": validators.list_of(_parse_site)}
 _PRICE = validators.map_with_keys(
     {name: validators.number_between(0, 1e6) for name in ("input", "output", "cache_read", "cache_write")},
 )
+_CONTEXT_WINDOW = validators.integer_between(1, 10**9)
 _SANDBOX = validators.map_with_keys({"minimum": validators.one_of(SANDBOX_LEVELS)})
 
 
@@ -213,6 +214,12 @@ def _parse_prices(value: Any, path: KeyPath) -> dict[str, Price]:
                 )
         prices[name] = Price(**price)
     return prices
+
+
+def _parse_context_windows(value: Any, path: KeyPath) -> dict[str, int]:
+    """Parse the context windows by model; null counts as absent."""
+    windows = validators.string_map(value, path)
+    return {name: _CONTEXT_WINDOW(raw, (*path, name)) for name, raw in windows.items() if raw is not None}
 
 
 def _parse_subagents(value: Any, path: KeyPath) -> SubagentSettings:
@@ -425,6 +432,7 @@ SETTING_READERS: dict[str, validators.Validator] = {
     "mcp": _as_field("mcp", _parse_mcp_servers),
     "mcpServers": _as_field("mcp", _parse_mcp_servers),
     "prices": _as_field("prices", _parse_prices),
+    "context_windows": _as_field("context_windows", _parse_context_windows),
     "database": _as_field("database", validators.line_value),
     "subagents": _as_field("subagents", _parse_subagents),
     "providers": _as_field("providers", _parse_providers),

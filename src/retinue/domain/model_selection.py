@@ -76,6 +76,13 @@ def select_model(
     return replace(model, fallbacks=_select_fallbacks(agent, model, configured_names, default_fallbacks))
 
 
+def parse_model_name(model: str, default: str | None, configured_names: Collection[str] = NO_NAMES) -> Model:
+    """Return a model given as `provider:name`, or as a name from which its provider is guessed."""
+    provider, name = split_model_name(model, configured_names)
+    fallback = split_model_name(default, configured_names)[0] if default else None
+    return Model(provider=provider or _guess_provider(name, fallback), name=name)
+
+
 def is_demo_model(model: str | None) -> bool:
     return (model or "").startswith(DEMO_MODEL_PREFIXES)
 

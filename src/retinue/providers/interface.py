@@ -211,6 +211,15 @@ def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
     )
 
 
+def lacks_key(provider: str, settings: ProviderSettings) -> bool:
+    """Return whether a provider's server needs a key that is not set."""
+    server = settings.providers[provider]
+    if server.api_key or server.api_key_command or not server.needs_key:
+        return False
+    # Another server at the address of a known one may need no key.
+    return server.is_default or provider not in MODEL_APIS
+
+
 def check_encryption(url: str, provider: str, settings: ProviderSettings) -> None:
     """Raise BadConfig for plain HTTP to another machine, unless the provider's settings allow that."""
     address = urlsplit(url)

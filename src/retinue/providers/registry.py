@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from retinue.domain.model_turn import Model
-from retinue.domain.providers import MODEL_APIS, MODEL_SERVER, PROVIDERS, CliAgentKind, ProviderSpec
+from retinue.domain.providers import MODEL_SERVER, PROVIDERS, CliAgentKind, ProviderSpec
 from retinue.errors import BadConfig
 from retinue.interfaces import Provider
 from retinue.providers.interface import (
@@ -15,6 +15,7 @@ from retinue.providers.interface import (
     ListModels,
     ProviderServices,
     ProviderSettings,
+    lacks_key,
     own_base_url,
     server_access,
 )
@@ -60,7 +61,23 @@ def usable_default_model(settings: ProviderSettings) -> str | None:
 def listed_models(settings: ProviderSettings) -> list[ListedModel]:
     """Return the rows of `retinue models list`: models of servers first, then the others."""
     specs = sorted(PROVIDERS.values(), key=lambda spec: spec.api is None)
-    return [model for spec in specs for model in _listed_models_of(spec, settings)]
+    named = [each for provider in settings.providers for each in configured_models(provider, settings)]
+    return [*named, *(model for spec in specs for model in listed_models_of(spec, settings))]
+
+
+def configured_models(provider: str, settings: ProviderSettings) -> list[ListedModel]:
+    """Return the models that the user lists for a provider."""
+    has_key = not lacks_key(provider, settings)
+    variable = settings.providers[provider].key_variable
+    return [
+        ListedModel(
+            model=f"{provider}:{name}",
+            state="configured" if has_key else f"no key: set {variable}",
+            about="",
+            is_usable=has_key,
+        )
+        for name in settings.providers[provider].models
+    ]
 
 
 def load_function(reference: str) -> object:
@@ -78,12 +95,9 @@ def _check_program(program: CliAgentKind, settings: ProviderSettings) -> None:
 
 def _check_key(model: Model, settings: ProviderSettings) -> None:
     server_access(model, settings)
-    server = settings.providers[model.provider]
-    if own_base_url(model) or server.api_key or server.api_key_command or not server.needs_key:
-        return
-    # Another server at the address of a known one may need no key.
-    if server.is_default or model.provider not in MODEL_APIS:
-        raise BadConfig(f"No API key for {model.full_name}. Set {server.key_variable}.")
+    if not own_base_url(model) and lacks_key(model.provider, settings):
+        variable = settings.providers[model.provider].key_variable
+        raise BadConfig(f"No API key for {model.full_name}. Set {variable}.")
 
 
 def _default_model_error(spec: ProviderSpec, settings: ProviderSettings) -> BadConfig | None:
@@ -94,7 +108,7 @@ def _default_model_error(spec: ProviderSpec, settings: ProviderSettings) -> BadC
     return None
 
 
-def _listed_models_of(spec: ProviderSpec, settings: ProviderSettings) -> list[ListedModel]:
+def listed_models_of(spec: ProviderSpec, settings: ProviderSettings) -> list[ListedModel]:
     if spec.list_models:
         return [*cast("ListModels", load_function(spec.list_models))(settings)]
     if not spec.default_model:
