@@ -147,3 +147,22 @@ async def test_what_was_learned_about_a_model_is_shown(machine: UserMachine):
     (learned,) = json.loads(shown.out)["learned"]
     assert (learned["change"], learned["said"]) == ("temperature", refusal.error and refusal.error["message"])
     assert "temperature" in text.out
+
+
+async def test_doctor_warns_of_models_that_are_shut_down(machine: UserMachine):
+    machine.env |= {"OPENAI_API_KEY": KEY, "RETINUE_MODEL": "openai:gpt-5-mini"}
+    machine.write_agent("old", "model: anthropic:claude-sonnet-4-5-20250929\n")
+    machine.write_agent("new", "model: anthropic:claude-sonnet-5-5\n")
+    findings = (await machine("doctor", "--json")).json
+    warnings = [each["message"] for each in findings if "shut down" in each["message"]]
+    assert len(warnings) == 2
+    assert any("default model: openai:gpt-5-mini" in each and "2026-12-11" in each for each in warnings)
+    assert any("model of old: " in each and "2026-11-30" in each for each in warnings)
+
+
+async def test_doctor_accepts_a_default_model_of_a_server_that_the_user_named(machine: UserMachine):
+    machine.env["RETINUE_MODEL"] = "house:some-model"
+    machine.write_config(providers={"house": {"kind": "openai-chat", "base_url": "http://127.0.0.1:9/v1"}})
+    findings = (await machine("doctor", "--json")).json
+    (finding,) = [each for each in findings if each["message"].startswith("default model")]
+    assert (finding["level"], finding["message"]) == ("ok", "default model: house:some-model")

@@ -5,6 +5,8 @@ import platform
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,14 @@ from retinue.errors import BadDefinition, RetinueError
 from retinue.isolated_python import relative_entries
 from retinue.ledger.journal_mode import detect_filesystem_type, is_shared_filesystem
 from retinue.ledger.repair import find_damage
+from retinue.providers.model_catalog import catalog_date, find_end
 from retinue.sandbox.cgroup import can_limit_memory
 from retinue.sandbox.files.openat2 import best_opener, walk_open
 from retinue.sessions.scan import SessionScan
 from retinue.sessions.store import FileStore
 from retinue.storage.token_store import TOKENS_FILE, TokenStore
 
+MAX_CATALOG_AGE = timedelta(days=180)
 MAX_CHECKED_BYTES = 1_000_000
 """Size of a configuration file above which `doctor` does not search for keys."""
 
@@ -65,6 +69,40 @@ def machine_findings(config: Config, redact: Callable[[str], str]) -> list[Findi
         Finding(status="ok", message=f"configuration: {config.file or config.config_dir}"),
         _default_model_finding(config),
     ]
+
+
+def model_findings(config: Config, agents: Sequence[Agent], today: date) -> list[Finding]:
+    """Warn of models that their vendors shut down, and of an old list of prices."""
+    default = config.default_model()
+    users: dict[str, list[str]] = {}
+    for agent in agents:
+        with suppress(RetinueError):  # reported elsewhere
+            model = select_model(agent, None, default, config.providers, config.fallback_models)
+            for each in model.candidates:
+                users.setdefault(each.full_name, []).append(agent.name)
+    if default is not None:
+        users.setdefault(default, [])
+    findings = [
+        _end_finding(model, end, names if model != default else [], today)
+        for model, names in users.items()
+        if (end := find_end(model, config.providers)) is not None
+    ]
+    if today - catalog_date() > MAX_CATALOG_AGE:
+        message = f"model prices: the list that comes with Retinue is of {catalog_date()}"
+        advice = "update Retinue, or set `prices` in the configuration"
+        findings.append(Finding(status="warn", message=message, advice=advice))
+    return findings
+
+
+def _end_finding(model: str, end: date, agents: Sequence[str], today: date) -> Finding:
+    user = f"model of {', '.join(agents)}" if agents else "default model"
+    verb = "is" if end >= today else "was"
+    provider = model.partition(":")[0]
+    return Finding(
+        status="warn",
+        message=f"{user}: {model} {verb} shut down by its vendor on {end}",
+        advice=f"choose another model: `retinue models list {provider}`",
+    )
 
 
 def sandbox_findings(

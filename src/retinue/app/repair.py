@@ -17,6 +17,7 @@ from retinue.app.doctor import (
     ledger_findings,
     machine_findings,
     mcp_server_findings,
+    model_findings,
     sandbox_findings,
     session_findings,
     size_findings,
@@ -104,10 +105,9 @@ class RepairService:
             await self._context.sandbox.missing_levels(),
             self._context.runtime.minimum_sandbox_level,
         )
-        findings += definition_findings(
-            self._context.agents.find_broken(),
-            [each.agent for each in self._context.agents.list_definitions()],
-        )
+        agents = [each.agent for each in self._context.agents.list_definitions()]
+        findings += model_findings(self._context.config, agents, self._context.clock.now().date())
+        findings += definition_findings(self._context.agents.find_broken(), agents)
         findings += skill_findings(self._context.skills.find_broken(), self._context.skills.all())
         findings += mcp_server_findings(self._context.mcp.server_rows())
         ledger_report = ledger_findings(self._context.ledger.path)
