@@ -151,7 +151,7 @@ def test_toml_and_json_have_the_same_settings(folder: Path):
 
 INVALID_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"channels": {"me": {"url": "mailto://x"}}}, "channels: is not supported yet; remove it"),
-    ({"chanels": {}}, "chanels: is not a known setting; valid values: agents, approvals, ceiling, database"),
+    ({"chanels": {}}, "chanels: is not a known setting; valid values: agents, approvals, ceiling, context_windows, database"),
     (
         {"schedules": [{"id": "daily"}]},
         "schedules: is not a known setting; schedules are not part of the configuration, remove it",

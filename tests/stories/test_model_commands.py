@@ -166,3 +166,46 @@ async def test_doctor_accepts_a_default_model_of_a_server_that_the_user_named(ma
     findings = (await machine("doctor", "--json")).json
     (finding,) = [each for each in findings if each["message"].startswith("default model")]
     assert (finding["level"], finding["message"]) == ("ok", "default model: house:some-model")
+
+
+async def test_the_default_model_is_one_that_the_server_is_known_to_offer(machine: UserMachine):
+    async def default() -> str:
+        return (await machine("models", "show", "--json")).json["model"]
+
+    machine.env.pop("RETINUE_MODEL", None)
+    async with serve([{"id": "gpt-5.4"}, {"id": "gpt-5.5"}, {"id": "other"}]) as server:
+        machine.env |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": KEY}
+        assert await default() == "openai:gpt-5.6-terra"
+        await machine("models", "list", "openai")
+        assert await default() == "openai:gpt-5.5"
+        ran = await machine("run", "--json", "Hello.")
+        assert (ran.code, server.requests[0].body["model"], len(server.list_requests)) == (0, "gpt-5.5", 1)
+    async with serve([{"id": "only-mine"}]) as server:
+        machine.env["OPENAI_BASE_URL"] = server.url
+        await machine("models", "list", "openai")
+        assert await default() == "openai:gpt-5.6-terra"
+
+
+@pytest.mark.parametrize(
+    ("variable", "provider"),
+    [
+        ("OPENROUTER_API_KEY", "openrouter"),
+        ("GEMINI_API_KEY", "gemini"),
+        ("MISTRAL_API_KEY", "mistral"),
+        ("DEEPSEEK_API_KEY", "deepseek"),
+        ("GROQ_API_KEY", "groq"),
+        ("XAI_API_KEY", "xai"),
+        ("TOGETHER_API_KEY", "together"),
+    ],
+)
+async def test_one_key_of_a_known_vendor_is_enough_for_a_default_model(
+    machine: UserMachine, variable: str, provider: str
+):
+    machine.env.pop("RETINUE_MODEL", None)
+    async with serve() as server:
+        machine.env |= {variable: KEY, variable.replace("API_KEY", "BASE_URL"): server.url}
+        ran = await machine("run", "--json", "Hello.")
+    assert (ran.code, ran.json["text"]) == (0, "Hello."), ran.err
+    assert ran.json["cost"] is not None
+    (request,) = server.requests
+    assert f"{provider}:{request.body['model']}" == (await machine("models", "show", "--json")).json["model"]

@@ -12,13 +12,9 @@ from retinue.providers.interface import lacks_key
 from retinue.providers.learned_changes import LEARNED_FILE, LearnedChange, LearnedChanges
 from retinue.providers.model_catalog import catalog_date, find_end, find_model_facts
 from retinue.providers.model_server import server_wires
+from retinue.providers.offered_models import OfferedModel, read_offered_models, save_offered_models
 from retinue.providers.request_changes import WIRE
-from retinue.providers.server_models import (
-    OfferedModel,
-    fetch_offered_models,
-    read_offered_models,
-    save_offered_models,
-)
+from retinue.providers.server_models import fetch_offered_models
 from retinue.worker.clock import system_clock
 
 CONFIGURATION = "configuration"

@@ -24,8 +24,8 @@ from retinue.domain.providers import PROVIDER_ALIASES, PROVIDERS, find_provider
 from retinue.errors import BadConfig, Failed
 from retinue.providers.interface import ListedModel
 from retinue.providers.local import weights as local
+from retinue.providers.offered_models import OfferedModel
 from retinue.providers.registry import listed_models, listed_models_of
-from retinue.providers.server_models import OfferedModel
 
 OFFERED_MODEL_COLUMNS: Sequence[Column] = (
     ("MODEL", lambda row: row["model"]),
@@ -70,7 +70,7 @@ async def list_models(terminal: Terminal, home: str | None, *, provider: str | N
         configured = ListedModel(
             model=default,
             state="configured",
-            about="named by RETINUE_MODEL or the configuration",
+            about="named by RETINUE_MODEL or the configuration" if config.model else "offered by the server",
             is_usable=True,
         )
         listed.insert(0, configured)

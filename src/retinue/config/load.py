@@ -18,6 +18,7 @@ from retinue.domain.pricing import Price, Prices
 from retinue.domain.providers import MODEL_APIS, OPENAI_CHAT, PROVIDERS, ModelApi
 from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.errors import BadConfig, BadDefinition, NotFound
+from retinue.providers.offered_models import offered_names
 from retinue.storage import strict_json
 from retinue.storage.strict_yaml import MAX_DEPTH, ParseError
 from retinue.storage.text_file import lstat_stamp, read_text_file
@@ -155,8 +156,9 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         if self.model is not None:
             return self.model
         for name, provider in self.providers.items():
-            if provider.api_key and name in PROVIDERS and (model := PROVIDERS[name].default_model):
-                return model
+            spec = PROVIDERS.get(name)
+            if spec is not None and spec.default_model and provider.api_key:
+                return spec.offered_default_model(offered_names(self.home, provider.base_url))
         from retinue.providers.registry import usable_default_model  # noqa: PLC0415  (imported on use, for a fast start)
 
         return usable_default_model(self)

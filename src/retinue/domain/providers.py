@@ -103,6 +103,8 @@ class ProviderSpec(Struct, frozen=True, kw_only=True):
     """Pattern that identifies this provider's models when their name has no provider prefix."""
     default_model_name: str = ""
     """Model used if none is configured and this one is available."""
+    other_default_model_names: tuple[str, ...] = ()
+    """Models used instead, in this order, if the server is known not to offer the first one."""
     is_demo: bool = False
     """The provider's models are only for demonstrations."""
     api: ModelApi | None = None
@@ -113,35 +115,73 @@ class ProviderSpec(Struct, frozen=True, kw_only=True):
         """The default model as `provider:name`; empty if there is none."""
         return f"{self.name}:{self.default_model_name}" if self.default_model_name else ""
 
+    def offered_default_model(self, offered_names: Collection[str]) -> str:
+        """Return the first default model that a server offers; the first one if it offers none of them."""
+        names = (self.default_model_name, *self.other_default_model_names)
+        return f"{self.name}:{next((name for name in names if name in offered_names), names[0])}"
+
 
 MODEL_SERVER = "retinue.providers.model_server:create_provider"
 """Creates the provider of any model server."""
 
 
-def _server(name: str, base_url: str, *, foreign_names: Sequence[str] = (), **options: Any) -> ProviderSpec:
+def _server(
+    name: str,
+    base_url: str,
+    *,
+    foreign_names: Sequence[str] = (),
+    default_models: Sequence[str] = (),
+    **options: Any,
+) -> ProviderSpec:
     """Return the row of a model server that needs only a key, or none."""
     env_prefix = options.pop("env_prefix", f"{name.upper()}_")
     return ProviderSpec(
         name=name,
         create=MODEL_SERVER,
         foreign_names=dict.fromkeys((name, *foreign_names), name),
+        default_model_name=default_models[0] if default_models else "",
+        other_default_model_names=tuple(default_models[1:]),
         api=ModelApi(base_url=base_url, env_prefix=env_prefix, **options),
     )
 
 
+DEFAULTS_CHECKED_ON = "2026-11-20"
+"""Day on which the default models below were compared with what the vendors offer."""
+
 _SERVERS = (
-    _server("openrouter", "https://openrouter.ai/api/v1", thinking_field="reasoning"),
+    _server(
+        "openrouter",
+        "https://openrouter.ai/api/v1",
+        thinking_field="reasoning",
+        default_models=("anthropic/claude-sonnet-5.5", "openai/gpt-5.6-terra"),
+    ),
     _server(
         "gemini",
         "https://generativelanguage.googleapis.com/v1beta/openai",
         foreign_names=("google",),
         other_key_variables=("GOOGLE_API_KEY",),
+        default_models=("gemini-3.8-flash", "gemini-flash-latest"),
     ),
-    _server("mistral", "https://api.mistral.ai/v1"),
-    _server("deepseek", "https://api.deepseek.com/v1", thinking_field="thinking"),
-    _server("groq", "https://api.groq.com/openai/v1"),
-    _server("xai", "https://api.x.ai/v1"),
-    _server("together", "https://api.together.xyz/v1"),
+    _server(
+        "mistral",
+        "https://api.mistral.ai/v1",
+        default_models=("mistral-medium-latest", "mistral-large-latest"),
+    ),
+    _server(
+        "deepseek",
+        "https://api.deepseek.com/v1",
+        thinking_field="thinking",
+        default_models=("deepseek-v4-pro", "deepseek-v4-flash"),
+    ),
+    _server(
+        "groq", "https://api.groq.com/openai/v1", default_models=("openai/gpt-oss-120b", "openai/gpt-oss-20b")
+    ),
+    _server("xai", "https://api.x.ai/v1", default_models=("grok-4.7", "grok-4.6", "grok-4.5")),
+    _server(
+        "together",
+        "https://api.together.xyz/v1",
+        default_models=("zai-org/GLM-5.3", "moonshotai/Kimi-K3.1-Pro", "openai/gpt-oss-120b"),
+    ),
     _server("azure", "", kind=OPENAI, env_prefix="AZURE_OPENAI_", key_header="api-key"),
     _server("ollama", "http://127.0.0.1:11434/v1", needs_key=False, schema_disables_tools=True),
     _server("lmstudio", "http://127.0.0.1:1234/v1", needs_key=False, schema_disables_tools=True),
@@ -166,6 +206,7 @@ _ROWS = (
         },
         model_pattern=r"gpt|chatgpt|o\d",
         default_model_name="gpt-5.6-terra",
+        other_default_model_names=("gpt-5.6-luna", "gpt-5.5", "gpt-5.4"),
         api=ModelApi(base_url="https://api.openai.com/v1", env_prefix="OPENAI_", kind=OPENAI),
     ),
     ProviderSpec(
@@ -174,6 +215,7 @@ _ROWS = (
         foreign_names={"claude": "anthropic", "anthropic": "anthropic"},
         model_pattern="claude",
         default_model_name="claude-sonnet-5-5",
+        other_default_model_names=("claude-sonnet-5", "claude-haiku-5-5", "claude-opus-5-5"),
         api=ModelApi(base_url="https://api.anthropic.com", env_prefix="ANTHROPIC_", kind=ANTHROPIC),
     ),
     *_SERVERS,

@@ -1,19 +1,15 @@
-"""The models that a server offers: asks the server with its key, and keeps its last answer in the home."""
+"""Ask a server, with its key, for the models that it offers."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-from msgspec import Struct
 
-from retinue.domain.clock import Clock
 from retinue.domain.model_turn import Model
 from retinue.domain.providers import ANTHROPIC
-from retinue.errors import BadConfig, ModelFailed, RetinueError
+from retinue.errors import BadConfig, ModelFailed
 from retinue.http.client import Connection, HttpClient
 from retinue.http.connect import InvalidServerUrl, Unreachable
 from retinue.http.parser import ResponseError
@@ -21,11 +17,10 @@ from retinue.providers.anthropic import API_VERSION
 from retinue.providers.errors import NO_REASON_GIVEN, sanitize_server_text
 from retinue.providers.interface import ProviderSettings, ServerAccess, lacks_key, server_access
 from retinue.providers.key_command import KeyCommand
+from retinue.providers.offered_models import OfferedModel
 from retinue.providers.refusals import parse_refusal
 from retinue.providers.retry_policy import AUTH, MISCONFIGURED, REJECTED, UNREACHABLE, provider_error
-from retinue.storage.file_io import replace_file
 
-OFFERED_FILE = "offered.json"
 REQUEST_TIMEOUT_S = 30.0
 _MAX_BYTES = 16 << 20
 _MAX_MODELS = 10_000
@@ -40,18 +35,6 @@ _WINDOW_FIELDS = (
     "max_input_tokens",
 )
 """Fields in which servers name the context window of a model."""
-
-
-class OfferedModel(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    name: str
-    context_window: int | None = None
-
-
-class OfferedModels(Struct, frozen=True, kw_only=True):
-    """A server's answer, and when it was given."""
-
-    at: datetime
-    models: tuple[OfferedModel, ...]
 
 
 async def fetch_offered_models(
@@ -79,28 +62,6 @@ async def fetch_offered_models(
     url = f"{base_url.removesuffix('/v1')}/v1/models?limit=1000" if is_anthropic else f"{base_url}/models"
     headers = {**_key_headers(key, access, is_anthropic=is_anthropic), **access.headers}
     return _parse_models(await _get_document(url, headers, access, key), url)
-
-
-def read_offered_models(home: Path, base_url: str) -> OfferedModels | None:
-    """Return a server's last answer, or None if it was never asked; a damaged file counts as absent."""
-    return _read_file(home / OFFERED_FILE).get(base_url.rstrip("/"))
-
-
-def save_offered_models(home: Path, base_url: str, models: Sequence[OfferedModel], clock: Clock) -> None:
-    """Keep a server's answer; that it cannot be kept is no error."""
-    path = home / OFFERED_FILE
-    answer = OfferedModels(at=clock.now(), models=tuple(models))
-    data = msgspec.json.encode(_read_file(path) | {base_url.rstrip("/"): answer})
-    with suppress(OSError, RetinueError):
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_file(str(path), data + b"\n", token=clock.new_uuid())
-
-
-def _read_file(path: Path) -> dict[str, OfferedModels]:
-    try:
-        return msgspec.json.decode(path.read_bytes()[: 2 * _MAX_BYTES], type=dict[str, OfferedModels])
-    except (OSError, msgspec.MsgspecError, RecursionError):
-        return {}
 
 
 def _key_headers(key: str, access: ServerAccess, *, is_anthropic: bool) -> dict[str, str]:
