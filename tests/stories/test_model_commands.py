@@ -176,7 +176,8 @@ async def test_the_default_model_is_one_that_the_server_is_known_to_offer(machin
     async with serve([{"id": "gpt-5.4"}, {"id": "gpt-5.5"}, {"id": "other"}]) as server:
         machine.env |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": KEY}
         assert await default() == "openai:gpt-5.6-terra"
-        await machine("models", "list", "openai")
+        rows = (await machine("models", "list", "openai", "--json")).json
+        assert [row["model"] for row in rows if row["default"]] == ["openai:gpt-5.5"]
         assert await default() == "openai:gpt-5.5"
         ran = await machine("run", "--json", "Hello.")
         assert (ran.code, server.requests[0].body["model"], len(server.list_requests)) == (0, "gpt-5.5", 1)

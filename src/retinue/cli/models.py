@@ -105,8 +105,8 @@ async def _list_server_models(terminal: Terminal, config: Config, name: str) -> 
         raise BadConfig(
             f"There is no provider {name!r}. Use one of {known}, or configure [providers.{name}]."
         )
-    default = config.default_model()
     if provider not in config.providers:
+        default = config.default_model()
         rows = [_model_row(each) for each in listed_models_of(PROVIDERS[provider], config)]
         terminal.print_table(
             [row | {"default": row["model"] == default} for row in rows],
@@ -122,6 +122,7 @@ async def _list_server_models(terminal: Terminal, config: Config, name: str) -> 
             raise
         terminal.print_note(f"{error} Listing the models of the configuration.", colour="33")
         offered = [OfferedModel(name=each) for each in configured]
+    default = config.default_model()  # the answer may have changed it
     rows = [offered_model_row(provider, each, config) for each in offered]
     terminal.print_table(
         [row | {"default": row["model"] == default} for row in rows],
