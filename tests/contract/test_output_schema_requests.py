@@ -95,7 +95,7 @@ def wire(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-async def test_a_schema_is_sent_in_the_field_of_the_api_beside_the_tools(wire: str):
+async def test_a_schema_is_sent_in_the_field_of_the_api_together_with_the_tools(wire: str):
     async with FakeModelServer([text_reply('{"number": 4}')]) as server:
         client = Client(wire, server)
         reply = await client.ask(thinking="high")
@@ -193,7 +193,7 @@ async def test_an_answer_that_is_not_an_object_is_an_argument_of_the_tool(wire: 
     assert schema["$defs"] == LIST["$defs"]
 
 
-async def test_an_answer_beside_other_calls_is_left_out_with_its_data(wire: str):
+async def test_an_answer_among_other_calls_is_left_out_with_its_data(wire: str):
     calls: list[tuple[str, dict[str, Any]]] = [
         ("read", {}),
         ("final_answer", {"number": 1}),

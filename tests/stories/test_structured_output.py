@@ -296,7 +296,7 @@ async def test_an_answer_while_sub_agents_work_may_be_plain(machine: UserMachine
     assert not any("is not valid" in each.raw_body.decode() for each in server.requests)
 
 
-async def test_a_scripted_model_is_told_the_schema_in_its_prompt_and_checked(machine: UserMachine):
+async def test_a_scripted_model_gets_the_schema_in_its_prompt_and_is_checked(machine: UserMachine):
     script = machine.folder / "script.json"
     script.write_text(json.dumps([{"text": "no"}, {"text": json.dumps(ANSWER)}]))
     ran = await machine(

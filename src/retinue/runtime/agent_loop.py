@@ -393,14 +393,10 @@ class AgentLoop:
         The calls that started a child are repeated to get its result.
         """
         delegated = await find_delegated_calls(calls, self.run, self.context)
-        abandoned = [call for call in calls if call.id not in delegated]
-        return (
-            [call for call in calls if call.id in delegated],
-            [
-                self.attempt.make_failed_result(call, f"No result: {INTERRUPTED_REASON}.")
-                for call in abandoned
-            ],
-        )
+        others = [call for call in calls if call.id not in delegated]
+        reason = f"No result: {INTERRUPTED_REASON}."
+        failures = [self.attempt.make_failed_result(call, reason) for call in others]
+        return [call for call in calls if call.id in delegated], failures
 
     async def _save_counters(self) -> None:
         """Save the counters of a live run for viewers, at most once per interval."""
