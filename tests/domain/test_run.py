@@ -16,11 +16,10 @@ from retinue.domain.run import (
     Status,
     Usage,
     WaitReason,
-    iso_timestamp,
-    iso_timestamp_seconds,
     run_as_json,
     run_details_as_json,
 )
+from retinue.domain.timestamps import iso_timestamp, iso_timestamp_seconds
 from retinue.errors import Failed
 
 AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)

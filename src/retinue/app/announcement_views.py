@@ -12,8 +12,9 @@ from retinue.domain.delivery import (
     parse_reports,
     single_line,
 )
-from retinue.domain.run import Run, Status, iso_timestamp
+from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
+from retinue.domain.timestamps import iso_timestamp
 from retinue.domain.transcript import Entry, Notice, ToolResult
 from retinue.interfaces import Ledger, Transaction
 

@@ -9,8 +9,9 @@ from typing import Any, Unpack
 from retinue.app.log_file import LogFile
 from retinue.domain.clock import Clock
 from retinue.domain.event import Event
-from retinue.domain.run import Status, iso_timestamp
+from retinue.domain.run import Status
 from retinue.domain.session import NewSession, Session
+from retinue.domain.timestamps import iso_timestamp
 from retinue.errors import RetinueError
 from retinue.interfaces import SessionChanges
 from retinue.sessions.store import FileStore

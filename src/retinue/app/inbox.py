@@ -16,8 +16,9 @@ from retinue.domain.delivery import (
     run_inbox_row,
 )
 from retinue.domain.event import Event
-from retinue.domain.run import LIVE_STATUSES, Run, Status, iso_timestamp_seconds
+from retinue.domain.run import LIVE_STATUSES, Run, Status
 from retinue.domain.session import Session
+from retinue.domain.timestamps import iso_timestamp_seconds
 from retinue.domain.transcript import Message
 from retinue.domain.watch import Interjection, interjection_inbox_row, interjection_text
 from retinue.errors import Conflict, NotFound, UsageError

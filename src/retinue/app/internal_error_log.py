@@ -6,7 +6,7 @@ from pathlib import Path
 from retinue.app.log_file import append_log_line
 from retinue.domain.clock import Clock
 from retinue.domain.redaction import Redactor
-from retinue.domain.run import iso_timestamp
+from retinue.domain.timestamps import iso_timestamp
 
 
 class InternalErrorLog:

@@ -15,7 +15,7 @@ from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.ceiling import OPERATOR, OperatorPolicy, parse_ceiling
 from retinue.domain.pricing import MIN_LONG_PROMPT_TOKENS, Price, find_for_model
 from retinue.domain.rules import subtree_pattern
-from retinue.domain.run import iso_timestamp
+from retinue.domain.timestamps import iso_timestamp
 from retinue.errors import RetinueError
 from retinue.providers.model_catalog import find_model_facts
 

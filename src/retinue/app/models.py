@@ -7,7 +7,7 @@ from retinue.config.load import Config
 from retinue.domain.model_turn import Model
 from retinue.domain.pricing import Price, TokenRates, find_for_model
 from retinue.domain.providers import MODEL_APIS
-from retinue.domain.run import iso_timestamp
+from retinue.domain.timestamps import iso_timestamp
 from retinue.providers.interface import lacks_key
 from retinue.providers.learned_changes import LEARNED_FILE, LearnedChange, LearnedChanges
 from retinue.providers.model_catalog import catalog_date, find_end, find_model_facts

@@ -4,8 +4,9 @@ from typing import Any
 
 from retinue.domain.approval import ApprovalState
 from retinue.domain.pricing import FindPrice, run_cost, summarize_costs
-from retinue.domain.run import Run, iso_timestamp, run_details_as_json
+from retinue.domain.run import Run, run_details_as_json
 from retinue.domain.side_effect import SideEffect, SideEffectState, side_effect_as_json
+from retinue.domain.timestamps import iso_timestamp
 from retinue.errors import NotFound
 from retinue.interfaces import Transaction
 

@@ -13,7 +13,7 @@ from retinue.cli.ui.tables import format_age
 from retinue.cli.ui.terminal import Column, Terminal, one_line
 from retinue.config.load import load_config
 from retinue.domain.api_permission import ApiPermission
-from retinue.domain.run import iso_timestamp
+from retinue.domain.timestamps import iso_timestamp
 from retinue.errors import UsageError
 from retinue.storage.token_store import TokenStore
 

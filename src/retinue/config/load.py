@@ -18,7 +18,6 @@ from retinue.domain.pricing import Price, Prices
 from retinue.domain.providers import MODEL_APIS, OPENAI_CHAT, PROVIDERS, ModelApi
 from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.errors import BadConfig, BadDefinition, NotFound
-from retinue.providers.offered_models import offered_names
 from retinue.storage import strict_json
 from retinue.storage.strict_yaml import MAX_DEPTH, ParseError
 from retinue.storage.text_file import lstat_stamp, read_text_file
@@ -155,6 +154,8 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         """Return `provider:model`, or None if no model is configured or usable."""
         if self.model is not None:
             return self.model
+        from retinue.providers.offered_models import offered_names  # noqa: PLC0415  (imported on use, for a fast start)
+
         for name, provider in self.providers.items():
             spec = PROVIDERS.get(name)
             if spec is not None and spec.default_model and provider.api_key:

@@ -8,8 +8,9 @@ from typing import Any
 from msgspec import Struct
 
 from retinue.domain.agent import Agent
-from retinue.domain.run import Run, iso_timestamp
+from retinue.domain.run import Run
 from retinue.domain.system_prompt import base_prompt, first_message, task_section
+from retinue.domain.timestamps import iso_timestamp
 
 POOLED_TOOLS = frozenset({"agent", "explore", "plan"})
 """The delegation tools whose agents are pooled."""

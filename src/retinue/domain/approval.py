@@ -16,8 +16,8 @@ from retinue.domain.agent import ShellCommands
 from retinue.domain.permissions.command_files import unknown_files_note
 from retinue.domain.permissions.shell_commands import check_preapproved
 from retinue.domain.rules import escape_glob
-from retinue.domain.run import iso_timestamp
 from retinue.domain.sandbox_level import SandboxLevel
+from retinue.domain.timestamps import iso_timestamp
 from retinue.errors import Conflict, Refused
 
 

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from retinue.domain.bounded_text import BoundedText, bound_text
 from retinue.domain.continuation import INCOMPLETE_NOTICE, is_incomplete
 from retinue.domain.pricing import format_dollars
-from retinue.domain.run import Reason, Run, Status, iso_timestamp
+from retinue.domain.run import Reason, Run, Status
 from retinue.domain.sanitize import safe_text
+from retinue.domain.timestamps import iso_timestamp
 from retinue.errors import Failed
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from retinue.domain.run import iso_timestamp
+from retinue.domain.timestamps import iso_timestamp
 
 EventKind = Literal[
     "run.queued",

@@ -10,7 +10,8 @@ from msgspec import Struct, field
 
 from retinue.domain.agent import PathPatterns
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.run import Run, iso_timestamp, iso_timestamp_seconds
+from retinue.domain.run import Run
+from retinue.domain.timestamps import iso_timestamp, iso_timestamp_seconds
 from retinue.domain.workspace import Workspace
 
 RESERVED_ATTRIBUTES = frozenset({"ask", "leaf", "role", "trigger", "watches"})

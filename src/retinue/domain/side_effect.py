@@ -8,7 +8,7 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.domain.run import iso_timestamp
+from retinue.domain.timestamps import iso_timestamp
 
 MAX_STORED_RESULT_CHARS = 8_000
 """Maximum length of a result in the ledger, which is used if the process dies before it is in the transcript."""

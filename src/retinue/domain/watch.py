@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.domain.delivery import delimited_block, escape_role_markers, run_stats, single_line
-from retinue.domain.run import Run, iso_timestamp
+from retinue.domain.run import Run
+from retinue.domain.timestamps import iso_timestamp
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, public_entry_id
 
 INTERJECT_TOOL = "interject"

@@ -5,8 +5,9 @@ from functools import partial
 
 from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.domain.event import Event
-from retinue.domain.run import LIVE_STATUSES, iso_timestamp_seconds
+from retinue.domain.run import LIVE_STATUSES
 from retinue.domain.session import Session
+from retinue.domain.timestamps import iso_timestamp_seconds
 from retinue.domain.transcript import Notice
 from retinue.errors import RetinueError
 from retinue.interfaces import RuntimeContext, Transaction

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from retinue.domain.event import EventKind
 from retinue.domain.question import Question, resolve_answer
-from retinue.domain.run import Run, Status, iso_timestamp_seconds
+from retinue.domain.run import Run, Status
+from retinue.domain.timestamps import iso_timestamp_seconds
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, public_entry_id
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime.recovery import split_unanswered_calls

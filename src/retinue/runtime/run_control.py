@@ -9,8 +9,9 @@ from retinue.domain.approval import Answer, Approval, ApprovalState
 from retinue.domain.delivery import DeliveryState
 from retinue.domain.question import open_question
 from retinue.domain.rules import escape_glob, subtree_pattern
-from retinue.domain.run import LIVE_STATUSES, Reason, Run, Status, WaitReason, iso_timestamp_seconds
+from retinue.domain.run import LIVE_STATUSES, Reason, Run, Status, WaitReason
 from retinue.domain.session import Session
+from retinue.domain.timestamps import iso_timestamp_seconds
 from retinue.domain.transcript import Notice, unanswered_calls
 from retinue.errors import Conflict, NotFound, RetinueError, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction

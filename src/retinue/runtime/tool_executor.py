@@ -14,8 +14,8 @@ from retinue.domain.ceiling import FileAccess
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_TOOL_RESULT_CHARS
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Verdict
-from retinue.domain.run import iso_timestamp_seconds
 from retinue.domain.sanitize import text_for_model
+from retinue.domain.timestamps import iso_timestamp_seconds
 from retinue.domain.tool import ApprovalRequirement, Effect
 from retinue.domain.transcript import ToolCall, ToolResult
 from retinue.errors import DiskError, OutOfScope, Refused, RetinueError

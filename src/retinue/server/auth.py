@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from retinue.domain.api_permission import ALL_PERMISSIONS, WEB_USER_PERMISSIONS, ApiPermission
-from retinue.domain.run import iso_timestamp
 from retinue.domain.sanitize import safe_text
+from retinue.domain.timestamps import iso_timestamp
 from retinue.errors import Failed
 from retinue.server.auth_throttle import LoginThrottle
 from retinue.storage.file_io import FileStamp, file_stamp

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from retinue.domain.agent import PathPatterns
 from retinue.domain.ceiling import Ceiling, parse_ceiling
-from retinue.domain.run import iso_timestamp_seconds
 from retinue.domain.session import Session
+from retinue.domain.timestamps import iso_timestamp_seconds
 from retinue.domain.workspace import Isolation, Workspace
 from retinue.errors import BadDefinition, UsageError
 from retinue.storage import strict_yaml

@@ -3,7 +3,7 @@
 import re
 from datetime import datetime
 
-from retinue.domain.run import iso_timestamp_seconds
+from retinue.domain.timestamps import iso_timestamp_seconds
 from retinue.domain.transcript import ToolCall, ToolResult
 from retinue.sessions.markdown.writer import escape_unsafe_characters
 

@@ -13,7 +13,7 @@ from retinue.domain.approval import (
     describe_root_request,
     describe_unknown_files,
 )
-from retinue.domain.run import iso_timestamp
+from retinue.domain.timestamps import iso_timestamp
 
 MAX_ARGUMENT_LINES = 24
 """Lines of one argument that are shown at first; the rest on request."""

@@ -9,7 +9,7 @@ from msgspec import Meta
 from retinue import __version__
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.model_selection import is_demo_model
-from retinue.domain.run import iso_timestamp
+from retinue.domain.timestamps import iso_timestamp
 from retinue.server.context import ServerContext
 from retinue.server.example_values import TIMESTAMP
 from retinue.server.routing import ApiRequest, route

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from retinue.domain.delivery import single_line, subagent_status
-from retinue.domain.run import Run, RunRequest, iso_timestamp
+from retinue.domain.run import Run, RunRequest
 from retinue.domain.system_prompt import worker_prompt
+from retinue.domain.timestamps import iso_timestamp
 from retinue.domain.tool import Effect
 from retinue.errors import BadConfig, Failed, NotFound, Refused
 from retinue.interfaces import Call, Transaction
