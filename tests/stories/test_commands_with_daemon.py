@@ -115,6 +115,7 @@ async def test_a_run_has_the_same_output_and_json_with_and_without_a_daemon(
         "turns": 2,
         "tool_calls": 1,
         "usage": {"input": 20, "output": 10},
+        "cost": None,
         "sandbox": None,
     }
 

@@ -38,7 +38,7 @@ async def test_a_listener_that_fails_does_not_end_the_run(machine: UserMachine):
         ({"timeout": -1}, "timeout must be a number of seconds, not -1"),
         ({"timeout": float("nan")}, "timeout must be a number of seconds, not nan"),
         ({"timeout": float("inf")}, "timeout must be a number of seconds, not inf"),
-        ({"thinking": "zz"}, "thinking must be one of off, low, medium, high, not 'zz'"),
+        ({"thinking": "zz"}, "thinking must be one of off, low, medium, high, max, not 'zz'"),
     ],
 )
 async def test_an_option_with_an_invalid_value_is_refused_before_anything_is_written(

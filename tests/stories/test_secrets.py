@@ -138,7 +138,7 @@ async def test_signed_thinking_is_sent_back_unchanged(
     blocks: list[Any] = [block for message in server.requests[1].messages for block in message["content"]]
     (first,) = [block for block in blocks if "signature" in block]
     sidecar = next(machine.home.rglob("thoughts.jsonl")).read_text()
-    assert json.loads(json.loads(sidecar)["blocks"][0])["signature"] == first["signature"]
+    assert json.loads(json.loads(sidecar)["blocks"][1])["signature"] == first["signature"]
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])

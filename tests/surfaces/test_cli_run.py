@@ -13,7 +13,7 @@ from commands import require_pipe
 
 RUN_KEYS = [
     "run_id", "session_id", "slug", "key", "agent", "status", "waiting_for", "reason", "approvals", "text", "output",
-    "error", "turns", "tool_calls", "usage", "started_at", "ended_at", "duration_ms", "path", "children", "sandbox",
+    "error", "turns", "tool_calls", "usage", "started_at", "ended_at", "duration_ms", "path", "children", "cost", "sandbox",
 ]  # fmt: skip
 WORK_TOOL = '''
 import os, time

@@ -251,7 +251,7 @@ def _anthropic_input_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Return the counts of input tokens, of which Anthropic's server counts only the uncached ones as input."""
     cached, written = usage.get("cached", 0), usage.get("cache_write", 0)
     return {
-        "input_tokens": usage["input"] - cached - written if "input" in usage else None,
+        "input_tokens": usage["input"] - cached - written if cached or written else usage.get("input"),
         **({"cache_read_input_tokens": cached} if cached else {}),
         **({"cache_creation_input_tokens": written} if written else {}),
     }

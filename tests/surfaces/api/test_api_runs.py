@@ -309,7 +309,7 @@ async def test_health_reports_counts_the_model_and_the_url(api: OpenApi):
         assert (later["counts"]["sessions"], later["counts"]["running"]) == (1, 1)
         assert (later["seq"] > 0, later["model"], later["url"].startswith("http://127.0.0.1:")) == (
             True,
-            "openai:gpt-5-mini",
+            "openai:gpt-5.6-terra",
             True,
         )
         model.may_answer.set()

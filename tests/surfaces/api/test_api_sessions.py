@@ -127,6 +127,12 @@ async def wait_for_clock_tick() -> None:
         await asyncio.sleep(0.001)
 
 
+async def wait_for_idle_file(path: Path) -> None:
+    """Wait until the file ends with the open line for the next message, which is written after the answer."""
+    while not path.read_text().rstrip().endswith("-->"):  # noqa: ASYNC110  (the file of another process)
+        await asyncio.sleep(0.005)
+
+
 async def test_pinned_sessions_come_first_and_the_last_pinned_before_the_others(api: OpenApi):
     """Shows: C019."""
     async with api() as client:
@@ -137,6 +143,7 @@ async def test_pinned_sessions_come_first_and_the_last_pinned_before_the_others(
             assert pinned["pinned_at"] is not None
         await client.send_message(ids["c"], "Hello")
         assert [row["name"] for row in (await client.get("/api/sessions")).json] == ["a", "b", "c", "d"]
+        await wait_for_idle_file(Path((await client.get(f"/api/sessions/{ids['c']}")).json["path"]))
         await wait_for_clock_tick()
         await client.patch(f"/api/sessions/{ids['a']}", {"pinned": False})
         assert [row["name"] for row in (await client.get("/api/sessions", limit=3)).json] == ["b", "a", "c"]
