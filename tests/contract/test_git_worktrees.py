@@ -126,6 +126,23 @@ async def test_processes_run_git_in_one_repository_one_after_the_other(repositor
     assert (await task / "src" / "a.txt").read_text() == "one\n"
 
 
+async def test_a_worktree_is_created_although_git_removed_the_folders_that_the_last_one_left(
+    repository: RepositoryFixture,
+):
+    folder = os.open(repository.path / ".git", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    async with asyncio.TaskGroup() as group:
+        creation = group.create_task(repository.create_worktree("late"))
+        while not (repository.worktrees_folder / "late").exists():  # noqa: ASYNC110  (a folder has no notification)
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        for name in ("worktrees", "refs/heads/retinue", "logs/refs/heads/retinue"):
+            if (path := repository.path / ".git" / name).exists():
+                path.rmdir()
+        os.close(folder)
+    assert (creation.result() / "src" / "a.txt").read_text() == "one\n"
+
+
 async def test_a_clean_worktree_is_removed_with_its_branch(repository: RepositoryFixture):
     """Shows: L026."""
     worktree, other_worktree = (

@@ -178,10 +178,11 @@ class Worktrees:
         return not os.path.lexists(target)
 
     async def _add_worktree(self, repo: Repository, root: str, target: str) -> NewWorktree:
-        repo.create_writable_folders(BRANCH_PREFIX)
         branch = f"{BRANCH_PREFIX}/{os.path.basename(target)}"
         arguments = ("worktree", "add", "--quiet", "--no-track", "-b", branch, target, "HEAD")
         async with repo.lock():
+            # Only under the lock: git removes these folders when another command empties them.
+            repo.create_writable_folders(BRANCH_PREFIX)
             result = await self._run_git(repo, target, *arguments)
         git_dir = repo.worktree_git_dir(target)
         if result.exit_code != 0 or git_dir is None:
